@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reads a YAML file of ours: one clear sentence for everything that can be wrong with it, and no key given twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .errors import ConfigError
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader, but a key given twice is an error: the second would silently win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            try:
+                twice = key in seen
+                seen.add(key)
+            except TypeError:
+                continue
+            if twice:
+                raise yaml.MarkedYAMLError(problem=f"the key {key!r} is given twice", problem_mark=key_node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def parse(text: str, name: str) -> Any:
+    """The document in `text`. `name` is the file's, for sentences. Raises ConfigError."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ConfigError([f"{name}: {where}{error.problem or 'not YAML'}; mend the file there"]) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError([f"{name}: not YAML ({' '.join(str(error).split())})"]) from None
+
+
+def load(path: str | Path) -> Any:
+    """The document in the file. Raises ConfigError."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError([f"{path}: there is no such file"]) from None
+    except IsADirectoryError:
+        raise ConfigError([f"{path}: is a folder, a file is needed"]) from None
+    except UnicodeDecodeError:
+        raise ConfigError([f"{path}: is not text in UTF-8"]) from None
+    except OSError as error:
+        raise ConfigError([f"{path}: cannot be read ({error.strerror})"]) from None
+    return parse(text, str(path))

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Asks one server over HTTP and puts what it said into an `Observation`. The only paths ever asked are in `engines`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import httpx
+
+from .engines import BY_NAME, ENGINES, PROXIES, Engine
+from .http import Answer, ask
+from .observation import Host, Lease, Observation, Rank, Service
+from .reading import Page, parse
+
+# /health, /load and the like are flags read by the front end; a late one is not waited for.
+SIDE_QUESTION_S = 3.0
+# Servers that only pass on what others say, by their Server header.
+_FRONT_SERVERS = ("nginx", "openresty", "envoy", "haproxy", "caddy", "traefik", "apache")
+_PLAIN_TEXT = {"Accept": "text/plain;version=0.0.4"}
+
+
+@dataclass(frozen=True)
+class Target:
+    """How to ask one server. `engine` None: not known yet. Times in seconds."""
+
+    base: str
+    engine: Engine | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    connect_s: float = 3.0
+    read_s: float = 15.0
+
+
+@dataclass(frozen=True)
+class Models:
+    """What /models said: the ids, and who owns them. `answer`: the HTTP answer itself."""
+
+    answer: Answer
+    ids: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
+
+    @property
+    def listed(self) -> bool:
+        """A list of models came."""
+        return self.answer.how == "ok" and self.answer.status == 200 and bool(self.ids or self.owners)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who answers: an engine, a proxy, or nobody known (both None)."""
+
+    engine: Engine | None = None
+    proxy: str | None = None
+    models: Models | None = None
+
+
+@dataclass(frozen=True)
+class Witnesses:
+    """What the host shows beside the HTTP answers; all unknown for a server elsewhere."""
+
+    service: Service = field(default_factory=Service)
+    host: Host = field(default_factory=Host)
+    ranks: tuple[Rank, ...] = ()
+    busy_leases: tuple[Lease, ...] = ()
+
+
+Witness = Callable[[], Awaitable[Witnesses]]
+
+
+def _json(answer: Answer) -> Any:
+    if answer.how != "ok" or answer.status != 200:
+        return None
+    try:
+        return json.loads(answer.body)
+    except ValueError:
+        return None
+
+
+async def _get(http: httpx.AsyncClient, target: Target, path: str, read_s: float | None = None) -> Answer:
+    return await ask(
+        http,
+        "GET",
+        target.base + path,
+        headers=target.headers,
+        connect_s=target.connect_s,
+        read_s=target.read_s if read_s is None else read_s,
+    )
+
+
+async def ask_models(
+    http: httpx.AsyncClient, target: Target, paths: tuple[str, ...], read_s: float | None = None
+) -> Models:
+    """/models by the first of `paths` that is there. Free: no engine and no proxy asks a model for it."""
+    answer = Answer("unreachable")
+    for path in paths:
+        answer = await _get(http, target, path, read_s)
+        if answer.how != "ok" or answer.status not in (404, 405):
+            break
+    said = _json(answer)
+    rows = said.get("data", said.get("models")) if isinstance(said, dict) else None
+    rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    return Models(
+        answer,
+        ids=tuple(str(row["id"]) for row in rows if row.get("id") is not None),
+        owners=tuple({str(row["owned_by"]).lower() for row in rows if row.get("owned_by")}),
+    )
+
+
+def _owner_engine(models: Models) -> Engine | None:
+    return next((engine for engine in ENGINES if any(owner in models.owners for owner in engine.owned_by)), None)
+
+
+def _proxy_of(models: Models) -> str | None:
+    headers = models.answer.headers
+    server = headers.get("server", "").lower()
+    for proxy in PROXIES:
+        if proxy.header_prefix and any(name.startswith(proxy.header_prefix) for name in headers):
+            return proxy.name
+        if any(owner in models.owners for owner in proxy.owned_by):
+            return proxy.name
+        if proxy.server_header and server.startswith(proxy.server_header):
+            return proxy.name
+    return None
+
+
+async def identify(http: httpx.AsyncClient, target: Target) -> Identity:
+    """Who answers there, by /v1/models: asked before any page, since TensorRT-LLM's /metrics must never be touched."""
+    models = await ask_models(http, target, ("/v1/models",), min(SIDE_QUESTION_S, target.read_s))
+    proxy = _proxy_of(models)
+    if proxy is not None:
+        return Identity(proxy=proxy, models=models)
+    return Identity(engine=_owner_engine(models), models=models)
+
+
+async def is_proxy(http: httpx.AsyncClient, target: Target, models: Models | None) -> str | None:
+    """For a server without an engine's page: is it a proxy that answers /models and little else?"""
+    alive = await _get(http, target, "/health/liveliness", SIDE_QUESTION_S)
+    if alive.how == "ok" and alive.status == 200 and "alive" in alive.text[:40]:
+        return "litellm"  # this path is free; its /health calls every model for real and is never asked
+    if models is None or not models.listed or _owner_engine(models) is not None:
+        return None
+    server = models.answer.headers.get("server", "").lower()
+    if any(name in server for name in _FRONT_SERVERS):
+        return server.split("/")[0]
+    health = await _get(http, target, "/health", SIDE_QUESTION_S)
+    return "a proxy" if health.how == "ok" and health.status == 404 else None
+
+
+def _page_word(answer: Answer, page: Page | None) -> tuple[str, str | None]:
+    """The observation's word for how reading the page went, and a sentence where it went wrong."""
+    if answer.how in ("refused", "timeout", "connect timeout", "reset"):
+        return answer.how, answer.detail
+    if answer.how != "ok":
+        return "unreadable", answer.detail
+    status = answer.status or 0
+    if status in (301, 302, 303, 307, 308):
+        return f"http {status}", f"its page redirects ({status}); give the address that it points to"
+    if status == 401 or status == 403:
+        return f"http {status}", f"its page wants a key ({status}); give one with --api-key-file"
+    if status == 404:
+        return "http 404", "it has no page there (404); is the address right, and are the engine's metrics turned on?"
+    if status != 200:
+        return f"http {status}", f"its page answered {status}"
+    if page is None or page.reading is None:
+        return "unreadable", (page.problem if page else None) or "its page could not be read"
+    return "ok", None
+
+
+async def read_page(http: httpx.AsyncClient, target: Target) -> tuple[str, str | None, Page | None]:
+    """One reading of the engine's page: the word, the sentence, and the page where one came."""
+    engine = target.engine
+    paths: tuple[str, ...] = (
+        (engine.page or "/metrics",) if engine else ("/metrics", "/v1/metrics", "/prometheus/metrics")
+    )
+    scrape = replace(target, headers={**target.headers, **_PLAIN_TEXT})
+    answer = Answer("unreachable")
+    for path in paths:
+        answer = await _get(http, scrape, path)
+        if answer.how != "ok" or answer.status != 404:
+            break
+    if (
+        answer.how == "ok"
+        and answer.status == 503
+        and ((engine is not None and engine.loading_status == 503) or b"oading model" in answer.body[:2000])
+    ):
+        return "loading", "its own page says that it is loading", None
+    page = parse(answer.text, engine) if answer.how == "ok" and answer.status == 200 else None
+    word, detail = _page_word(answer, page)
+    return word, detail, page
+
+
+@dataclass(frozen=True)
+class Sides:
+    """What the free side questions said."""
+
+    health: str | None = None
+    in_flight: float | None = None
+    paused: bool | None = None
+
+
+async def ask_sides(http: httpx.AsyncClient, target: Target) -> Sides:
+    """/health, /load, /is_paused and the like: whichever this engine has, all at once, none of them waited for long."""
+    engine = target.engine
+    if engine is None:
+        return Sides()
+
+    async def get(path: str | None) -> Answer | None:
+        return await _get(http, target, path, SIDE_QUESTION_S) if path else None
+
+    health, load, paused, props = await asyncio.gather(
+        get(engine.health), get(engine.load), get(engine.paused), get(engine.props)
+    )
+    said_load = _json(load) if load else None
+    in_flight = said_load.get("server_load") if isinstance(said_load, dict) else None
+    is_paused = None
+    for answer, key in ((paused, "is_paused"), (props, "is_sleeping")):
+        said = _json(answer) if answer else None
+        if isinstance(said, dict) and isinstance(said.get(key), bool):
+            is_paused = said[key]
+    return Sides(
+        health=_health_word(engine, health),
+        in_flight=float(in_flight) if isinstance(in_flight, (int, float)) and not isinstance(in_flight, bool) else None,
+        paused=is_paused,
+    )
+
+
+def _health_word(engine: Engine, answer: Answer | None) -> str | None:
+    if answer is None:
+        return None
+    if answer.how in ("refused", "timeout"):
+        return answer.how
+    if answer.how != "ok":
+        return "timeout"
+    if answer.status == 200:
+        return "ok"
+    if answer.status == engine.dead_status:
+        return "dead"
+    if answer.status == engine.loading_status:
+        return "loading"
+    return f"http {answer.status}"
+
+
+async def observe(
+    http: httpx.AsyncClient,
+    target: Target,
+    witness: Witness | None = None,
+    *,
+    sides: bool,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[Observation, Page | None]:
+    """One observation. `sides`: ask the side questions too (not needed where counters are seen to move)."""
+    begin = clock()
+
+    async def no_sides() -> Sides:
+        return Sides()
+
+    async def no_witness() -> Witnesses:
+        return Witnesses()
+
+    (word, detail, page), said, seen = await asyncio.gather(
+        read_page(http, target),
+        ask_sides(http, target) if sides else no_sides(),
+        witness() if witness else no_witness(),
+    )
+    reading = page.reading if page is not None and word == "ok" else None
+    if reading is not None and said.in_flight is not None:
+        reading = replace(reading, in_flight=said.in_flight)
+    engine = target.engine or (page.engine if page else None)
+    observation = Observation(
+        t=clock(),
+        t_begin=begin,
+        metrics=word,
+        reading=reading,
+        health=said.health,
+        paused=said.paused,
+        detail=detail,
+        service=seen.service,
+        host=seen.host,
+        ranks=seen.ranks,
+        busy_leases=seen.busy_leases,
+        engine=engine.name if engine else None,
+    )
+    return observation, page
+
+
+def with_sides(observation: Observation, sides: Sides) -> Observation:
+    """The observation with side answers that were asked after it."""
+    reading = observation.reading
+    if reading is not None and sides.in_flight is not None:
+        reading = replace(reading, in_flight=sides.in_flight)
+    return replace(observation, reading=reading, health=sides.health, paused=sides.paused)
+
+
+def engine_row(name: str | None) -> Engine | None:
+    """The engines-table row an observation names."""
+    return BY_NAME.get(name or "")

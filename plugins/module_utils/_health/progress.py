@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is remembered of a server from one observation to the next, and how an observation changes it. Pure.
+
+Invariants, for every engine of a `Track`:
+- `progress_t` is the end of the last reading that showed progress, or of the first reading of this process;
+- `idle_t` is the end of the last reading that showed no work, or None; work that is there now came after it;
+- `debt_t` is when the first probe was sent that nobody answered, or None; any progress or an answer pays it;
+- nothing here was ever compared across two processes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from .engines import COUNTERS, PROGRESS_COUNTERS
+from .observation import Observation
+from .reading import EngineReading, Reading
+
+# process_start_time_seconds has a resolution of 10 ms and drifts with the clock's slewing; a restart takes longer.
+START_TOLERANCE_S = 1.0
+# A unit's start is asked for once per observation and rebuilt from another clock.
+SINCE_TOLERANCE_S = 3.0
+# Preemptions free KV cache, so its maximum is counted anew; a livelock of preemptions must not look like progress.
+KV_RESETS_WITHOUT_TOKEN = 2
+# Stale gauges are believed to be stale in the second observation without a client.
+SUSPECT_OBSERVATIONS = 2
+# A start time that came back is a load balancer until one process has answered this many times in a row.
+BALANCER_FORGOTTEN_AFTER = 30
+# 12 W: an idle GB10; a deadlocked one draws at least 16 W. Used only where utilisation is unknown.
+GPU_IDLE_POWER_W = 15.0
+GPU_IDLE_UTILIZATION = 0.05
+# The heartbeat plug-in turns itself off when it fails; then other counters move and it does not.
+HEARTBEAT_MISSES = 2
+# The pseudo engine that carries what cannot be laid at one rank's door (an unpinned probe, /load) where there are several.
+WHOLE = "*"
+
+
+@dataclass(frozen=True)
+class EngineTrack:
+    """One engine's memory. Times are on the observations' clock, in seconds."""
+
+    progress_t: float
+    last: EngineReading | None = None
+    idle_t: float | None = None
+    debt_t: float | None = None
+    kv_max: float | None = None
+    kv_resets: int = 0
+    readings: int = 1
+    moved: bool = False
+    first: bool = True
+    signs: tuple[str, ...] = ()
+    heartbeat_misses: int = 0
+    work: float | None = None
+
+    @property
+    def heartbeat_trusted(self) -> bool:
+        """A true step counter is there and moves when others do."""
+        return self.last is not None and self.last.heartbeat is not None and self.heartbeat_misses < HEARTBEAT_MISSES
+
+    @property
+    def has_work(self) -> bool:
+        """Requests in flight, or a probe of ours that nobody answered."""
+        return bool(self.work) or self.debt_t is not None
+
+    @property
+    def silent_since(self) -> float:
+        """When the silence began: the last sign of progress, or the last moment without work, whichever is later."""
+        if self.debt_t is not None:
+            return max(self.progress_t, self.debt_t)
+        return max(self.progress_t, self.idle_t if self.idle_t is not None else self.progress_t)
+
+
+@dataclass(frozen=True)
+class Track:
+    """A server's memory between observations."""
+
+    t: float
+    engines: dict[str, EngineTrack] = field(default_factory=dict)
+    start_time: float | None = None
+    starts: tuple[float, ...] = ()
+    same_start: int = 0
+    balancer: bool = False
+    since: float | None = None
+    ready: bool = False
+    refused_t: float | None = None
+    activating_t: float | None = None
+    down_observations: int = 0
+    clientless: int = 0
+    suspect_cleared: bool = False
+    new_process: bool = True
+    read_begin: float | None = None
+
+    @property
+    def moved(self) -> bool:
+        """Some engine showed progress in the latest observation."""
+        return any(engine.moved for engine in self.engines.values())
+
+
+def gpu_idle(observation: Observation) -> bool:
+    """Known to be idle. High utilisation says nothing on a GB10 (a deadlock reads 95 %), but a low one does."""
+    host = observation.host
+    if host.gpu_utilization is not None:
+        return host.gpu_utilization <= GPU_IDLE_UTILIZATION
+    return host.gpu_power_w is not None and host.gpu_power_w <= GPU_IDLE_POWER_W
+
+
+def _same(a: float, b: float, tolerance: float) -> bool:
+    return abs(a - b) <= tolerance
+
+
+def _counters_fell(before: EngineReading, now: EngineReading) -> bool:
+    for name in COUNTERS:
+        old, new = getattr(before, name), getattr(now, name)
+        if old is not None and new is not None and new < old:
+            return True
+    return False
+
+
+def _restarted(track: Track, observation: Observation, reading: Reading) -> bool:
+    """Another process answered than last time."""
+    if track.start_time is not None and reading.start_time is not None:
+        if not _same(track.start_time, reading.start_time, START_TOLERANCE_S):
+            return True
+    elif _since_changed(track, observation):
+        return True  # several API servers publish no start time, and their counters can survive a restart
+    return any(
+        track.engines[label].last is not None and _counters_fell(track.engines[label].last or now, now)
+        for label, now in reading.engines.items()
+        if label in track.engines
+    )
+
+
+def _since_changed(track: Track, observation: Observation) -> bool:
+    since = observation.service.since
+    return since is not None and track.since is not None and not _same(since, track.since, SINCE_TOLERANCE_S)
+
+
+def _work(label: str, reading: Reading, observation: Observation) -> float | None:
+    """Requests in flight in one engine. /load counts the front end's, so it is a lone engine's or nobody's in particular;
+    it counts our own unanswered probe too, which is debt already. /load at 0 says nothing: vLLM says 0 untracked."""
+    work = reading.engines[label].work
+    if len(reading.engines) == 1 and (extra := _front_end(reading, observation)):
+        return max(work or 0.0, extra)
+    return work
+
+
+def _front_end(reading: Reading, observation: Observation) -> float:
+    own = 1.0 if observation.probe == "timeout" else 0.0
+    return max((reading.in_flight or 0.0) - own, 0.0)
+
+
+def _signs(track: EngineTrack, now: EngineReading) -> tuple[tuple[str, ...], bool]:
+    """What moved since the last reading, and whether only the KV maximum did."""
+    before = track.last
+    if before is None:
+        return (), False
+    signs = [
+        name
+        for name in PROGRESS_COUNTERS
+        if (old := getattr(before, name)) is not None and (new := getattr(now, name)) is not None and new > old
+    ]
+    if signs:
+        return tuple(signs), False
+    if now.kv_usage is not None and track.kv_max is not None and now.kv_usage > track.kv_max:
+        return ("kv_usage",), True
+    return (), False
+
+
+def _advance_engine(
+    track: EngineTrack, now: EngineReading, observation: Observation, work: float | None
+) -> EngineTrack:
+    signs, only_kv = _signs(track, now)
+    moved = bool(signs)
+    kv_max, resets = track.kv_max, track.kv_resets
+    if moved:
+        kv_max = now.kv_usage
+        resets = resets if only_kv else 0
+    else:
+        before = track.last
+        preempted = (
+            before is not None
+            and before.preemptions is not None
+            and now.preemptions is not None
+            and now.preemptions > before.preemptions
+        )
+        if preempted and resets < KV_RESETS_WITHOUT_TOKEN:
+            kv_max, resets = now.kv_usage, resets + 1
+        elif kv_max is None:
+            kv_max = now.kv_usage
+    misses = track.heartbeat_misses
+    if "heartbeat" in signs:
+        misses = 0
+    elif now.heartbeat is not None and moved and not only_kv:
+        misses += 1
+    idle = work == 0
+    return replace(
+        track,
+        last=now,
+        progress_t=observation.t if moved else track.progress_t,
+        idle_t=observation.t if idle else track.idle_t,
+        debt_t=None if moved else track.debt_t,
+        kv_max=kv_max,
+        kv_resets=resets,
+        readings=1 if moved or (idle and track.debt_t is None) else track.readings + 1,
+        moved=moved,
+        first=False,
+        signs=signs,
+        heartbeat_misses=misses,
+        work=work,
+    )
+
+
+def _fresh(now: EngineReading | None, observation: Observation, work: float | None) -> EngineTrack:
+    return EngineTrack(
+        progress_t=observation.t,
+        last=now,
+        idle_t=observation.t if work == 0 else None,
+        kv_max=None if now is None else now.kv_usage,
+        work=work,
+    )
+
+
+def _whole(track: Track | None, engines: dict[str, EngineTrack], observation: Observation) -> EngineTrack:
+    """The pseudo engine: any engine's progress is its own."""
+    old = track.engines.get(WHOLE) if track is not None else None
+    work = _front_end(observation.reading, observation) if observation.reading is not None else 0.0
+    # requests that some engine's own gauges explain are judged there
+    explained = sum(engine.work or 0.0 for engine in engines.values())
+    work = max(work - explained, 0.0)
+    if old is None:
+        return _fresh(None, observation, work)
+    moved = any(engine.moved or engine.first for engine in engines.values())
+    idle = work == 0
+    return replace(
+        old,
+        progress_t=observation.t if moved else old.progress_t,
+        idle_t=observation.t if idle else old.idle_t,
+        debt_t=None if moved else old.debt_t,
+        readings=1 if moved or (idle and old.debt_t is None) else old.readings + 1,
+        moved=moved,
+        first=False,
+        work=work,
+    )
+
+
+def _apply_probe(engines: dict[str, EngineTrack], observation: Observation) -> dict[str, EngineTrack]:
+    """An answered probe is a sign of life of the engine it reached; an unanswered one is work from when it was sent."""
+    if observation.probe not in ("ok", "timeout"):
+        return engines  # not sent, or a status: neither acquits nor convicts
+    own = [label for label in engines if label != WHOLE]
+    target = observation.probe_engine or (own[0] if len(own) == 1 else WHOLE)
+    engine = engines.get(target) or EngineTrack(progress_t=observation.t)
+    if observation.probe == "ok":
+        engine = replace(
+            engine, progress_t=observation.t, debt_t=None, moved=True, readings=1, signs=(*engine.signs, "probe")
+        )
+    elif not engine.moved and engine.debt_t is None:
+        sent = observation.begun if observation.probe_begin is None else observation.probe_begin
+        engine = replace(engine, debt_t=sent)
+    return {**engines, target: engine}
+
+
+def _void(engine: EngineTrack, t: float) -> EngineTrack:
+    """After a gap in our own runs nothing that came before is proof."""
+    return replace(engine, progress_t=t, debt_t=None if engine.debt_t is None else t, idle_t=None, readings=1)
+
+
+def advance(track: Track | None, observation: Observation, gap_s: float | None = None) -> Track:
+    """The memory after one more observation. `gap_s`: a longer pause between observations voids the silence so far."""
+    before = track
+    reading = observation.reading if observation.metrics == "ok" else None
+    service = observation.service
+    if track is None:
+        track = Track(t=observation.t)
+    gap = before is not None and gap_s is not None and observation.t - track.t > gap_s
+    new_service = _since_changed(track, observation)
+    engines = dict(track.engines)
+    new_process = before is None
+    starts, same_start, balancer, start_time = track.starts, track.same_start, track.balancer, track.start_time
+    if reading is not None:
+        known = [engine for label, engine in engines.items() if label != WHOLE]
+        new_process = not known or _restarted(track, observation, reading)
+        if new_process:
+            own = {
+                label: _fresh(now, observation, _work(label, reading, observation))
+                for label, now in reading.engines.items()
+            }
+            whole_before = None
+        else:
+            own = {}
+            for label, now in reading.engines.items():
+                work = _work(label, reading, observation)
+                old = engines.get(label)
+                own[label] = (
+                    _fresh(now, observation, work) if old is None else _advance_engine(old, now, observation, work)
+                )
+            whole_before = track
+        engines = own
+        if len(own) != 1 or (whole_before is not None and WHOLE in whole_before.engines):
+            engines = {**own, WHOLE: _whole(whole_before, own, observation)}
+        if reading.start_time is not None:
+            if start_time is not None and _same(start_time, reading.start_time, START_TOLERANCE_S):
+                same_start += 1
+            else:
+                came_back = any(_same(s, reading.start_time, START_TOLERANCE_S) for s in starts)
+                starts = (*starts, reading.start_time)[-8:]
+                balancer, same_start = came_back or balancer, 0
+            start_time = reading.start_time
+            if same_start >= BALANCER_FORGOTTEN_AFTER:
+                balancer, starts = False, (reading.start_time,)
+    elif new_service:
+        engines = {}  # whatever answers next is another process, also where it publishes no start time
+    else:
+        engines = {label: replace(engine, moved=False, signs=()) for label, engine in engines.items()}
+    if gap:
+        engines = {
+            label: engine if engine.moved or engine.first else _void(engine, observation.t)
+            for label, engine in engines.items()
+        }
+    engines = _apply_probe(engines, observation)
+    moved = any(engine.moved for engine in engines.values())
+    refused = observation.metrics == "refused"
+    up = reading is not None or observation.health == "ok"
+    down = service.state in ("inactive", "failed") and service.wanted is True and reading is None
+    host = observation.host
+    work = any(engine.work for engine in engines.values())
+    clientless = reading is not None and not moved and work and host.clients == 0 and gpu_idle(observation)
+    cleared = track.suspect_cleared or (track.clientless >= SUSPECT_OBSERVATIONS - 1 and observation.probe == "ok")
+    cleared = cleared and not new_process and host.clients == 0
+    silent_clients = track.clientless + 1 if clientless else 0
+    if cleared or silent_clients >= SUSPECT_OBSERVATIONS:
+        # stale gauges are no work: a silence can only begin after them
+        engines = {
+            label: replace(engine, idle_t=observation.t, readings=1) if engine.debt_t is None else engine
+            for label, engine in engines.items()
+        }
+    return Track(
+        t=observation.t,
+        engines=engines,
+        start_time=start_time,
+        starts=starts,
+        same_start=same_start,
+        balancer=balancer,
+        since=service.since if service.since is not None else track.since,
+        ready=(up or (track.ready and not new_service)) if before is not None else up,
+        refused_t=(track.refused_t if track.refused_t is not None and not new_service and not gap else observation.t)
+        if refused
+        else None,
+        activating_t=(track.activating_t if track.activating_t is not None else observation.t)
+        if service.state == "activating"
+        else None,
+        down_observations=track.down_observations + 1 if down else 0,
+        clientless=silent_clients,
+        suspect_cleared=cleared,
+        new_process=new_process,
+        read_begin=observation.begun,
+    )

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The one file that knows AnsibleModule: makes it, tells of a missing library, turns our errors into one clear failure."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+
+
+def run_module(
+    argument_spec: dict[str, Any],
+    work: Callable[[AnsibleModule], dict[str, Any]],
+    *,
+    missing: tuple[str, str] | None = None,
+    **rules: Any,
+) -> None:
+    """Runs `work` and exits with what it returns. `missing`: (library, traceback) of an import that failed.
+
+    A ConfigError becomes one failure whose message is its faults; `work` may also return a key `failed` of its own.
+    """
+    rules.setdefault("supports_check_mode", True)
+    module = AnsibleModule(argument_spec=argument_spec, **rules)
+    if missing is not None:
+        module.fail_json(msg=missing_required_lib(missing[0]), exception=missing[1])
+    from ._core.errors import ConfigError
+
+    try:
+        result = work(module)
+    except ConfigError as error:
+        module.fail_json(msg="; ".join(error.faults))
+    except Exception as error:
+        module.fail_json(
+            msg=f"this module failed by itself ({type(error).__name__}: {error}); please report it",
+            exception=traceback.format_exc(),
+        )
+    if result.pop("failed", False):
+        module.fail_json(msg=result.pop("msg"), **result)
+    module.exit_json(**result)

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Pages that are no pages, pages of every engine in the table, and what their numbers become."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ansible_collections.gb10.serving.plugins.module_utils._core import servers
+from ansible_collections.gb10.serving.plugins.module_utils._health.engines import BY_NAME, ENGINES
+from ansible_collections.gb10.serving.plugins.module_utils._health.reading import parse
+
+CAPTURES = Path(__file__).parents[2] / "fixtures" / "captures"
+BUSY = (CAPTURES / "vllm-0.32.0-busy-1.prom").read_text()
+
+NO_PAGES = [
+    ("", "empty"),
+    ("   \n", "empty"),
+    ("<!DOCTYPE html><html>", "HTML"),
+    ('{"a": 1}', "JSON"),
+    ("[]", "JSON"),
+    ("# just a comment\n", "no series"),
+    ("some_metric 1\n", "no series"),
+    (BUSY[: BUSY.index("vllm:num_requests_waiting{") + 20], "cut off"),
+]
+
+
+@pytest.mark.parametrize(("text", "word"), NO_PAGES, ids=[case[1] + str(n) for n, case in enumerate(NO_PAGES)])
+def test_no_page(text, word):
+    page = parse(text)
+    assert page.reading is None
+    assert word in page.problem
+
+
+def test_a_last_line_without_newline_that_is_whole_is_read():
+    assert parse("vllm:generation_tokens_total 1\nvllm:num_requests_running 2").reading.engines["0"].running == 2
+
+
+@pytest.mark.parametrize("bad", ["NaN", "+Inf", "-1", "abc"])
+def test_a_gauge_that_is_no_number_is_unknown_not_zero(bad):
+    text = f"vllm:num_requests_running {bad}\nvllm:num_requests_waiting {bad}\nvllm:generation_tokens_total 5\n"
+    engine = parse(text).reading.engines["0"]
+    assert (engine.running, engine.waiting, engine.work) == (None, None, None)
+    assert engine.generation_tokens == 5
+
+
+PAGES = {
+    "vllm": 'vllm:num_requests_running{engine="0"} 2\nvllm:num_requests_waiting 1\nvllm:prompt_tokens_total 3\n',
+    "sglang": 'sglang:num_running_reqs 2\nsglang:num_queue_reqs 1\nsglang:realtime_tokens_total{mode="decode"} 3\n',
+    "llamacpp": "llamacpp:requests_processing 2\nllamacpp:requests_deferred 1\nllamacpp:n_decode_total 3\n",
+    "ik_llamacpp": "llamacpp:requests_processing 2\nllamacpp:requests_deferred 1\nllamacpp:prompt_tokens_total 3\n",
+    "tgi": 'tgi_batch_current_size 2\ntgi_queue_size 1\ntgi_batch_inference_success{method="decode"} 3\n',
+    "tensorrt_llm": "trtllm_num_requests_running 2\ntrtllm_num_requests_waiting 1\ntrtllm_generation_tokens_total 3\n",
+    "lmdeploy": "lmdeploy:num_requests_running 2\nlmdeploy:num_requests_waiting 1\nlmdeploy:generation_tokens_total 3\n",
+    "nim": "num_requests_running 2\nnum_requests_waiting 1\ngeneration_tokens_total 3\n",
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_each_engine_is_recognised_by_its_page(name):
+    page = parse(PAGES[name])
+    assert page.engine.name == name
+    (engine,) = page.reading.engines.values()
+    assert (engine.running, engine.waiting) == (2, 1)
+    assert engine.work == 3
+
+
+def test_every_engine_with_a_page_has_a_case_here():
+    assert set(PAGES) == {engine.name for engine in ENGINES if engine.page}
+
+
+def test_ray_writes_underscores():
+    page = parse("ray_vllm_num_requests_running 2\nray_vllm_generation_tokens_total 7\n")
+    assert page.engine.name == "vllm"
+    assert page.reading.engines["0"].generation_tokens == 7
+
+
+def test_v0_pages_have_no_engine_label():
+    engine = parse('vllm:num_requests_running{model_name="m"} 1\nvllm:num_requests_swapped{model_name="m"} 2\n')
+    assert engine.reading.engines["0"].waiting == 2
+
+
+def test_the_production_stack_router_is_a_proxy():
+    page = parse(
+        'vllm:num_requests_running{server="http://a:8000"} 3\nvllm:num_requests_running{server="http://b"} 0\n'
+    )
+    assert page.proxy == "vllm-router"
+    assert page.reading is None
+
+
+def test_the_heartbeat_is_read_beside_the_engine():
+    text = (
+        'vllm:num_requests_running{engine="0"} 1\nllm_engine_steps_total{engine="0"} 17\n'
+        'llm_engine_last_step_timestamp_seconds{engine="0"} 1.7e9\n'
+        'llm_engine_step_seconds_bucket{engine="0",le="0.5"} 10\nllm_engine_step_seconds_bucket{engine="0",le="5.0"} 12\n'
+        'llm_engine_step_seconds_bucket{engine="0",le="+Inf"} 12\n'
+    )
+    reading = parse(text).reading
+    assert reading.true_steps
+    engine = reading.engines["0"]
+    assert (engine.heartbeat, engine.last_step, engine.longest_step_s) == (17, 1.7e9, 5.0)
+
+
+def test_aborts_and_errors_are_not_finished_requests():
+    text = "".join(
+        f'vllm:request_success_total{{finished_reason="{reason}"}} 1\n'
+        for reason in ("stop", "length", "repetition", "abort", "error")
+    )
+    engine = parse(text + "vllm:num_requests_running 0\n").reading.engines["0"]
+    assert (engine.finished, engine.aborted) == (3, 2)
+
+
+def test_the_description_of_servers_knows_every_engine():
+    assert set(servers.ENGINES) == {"auto", *BY_NAME}
+    assert set(servers.ENGINE_ALIASES.values()) <= set(BY_NAME)
