@@ -228,6 +228,7 @@ try:
     from ansible_collections.gb10.serving.plugins.module_utils._core.keys import read_key
     from ansible_collections.gb10.serving.plugins.module_utils._health import request, witness
     from ansible_collections.gb10.serving.plugins.module_utils._health.check import check
+    from ansible_collections.gb10.serving.plugins.module_utils._health.table import table
 except ImportError as error:
     IMPORT_ERROR = (error.name or str(error), traceback.format_exc())
 
@@ -269,7 +270,7 @@ def _subjects(params):
 
 
 async def _rounds(subjects, options, wanted, timeout):
-    reports = await check(subjects, options, witness.for_subject)
+    reports = await check(subjects, options, witness.on_this_machine)
     end = time.monotonic() + timeout
     while wanted:
         late = [n for n, report in enumerate(reports) if report.verdict.state.value not in wanted]
@@ -277,8 +278,8 @@ async def _rounds(subjects, options, wanted, timeout):
         if not late or left <= 0:
             break
         await asyncio.sleep(min(ROUND_S, left))
-        again = await check([subjects[n] for n in late], options, witness.for_subject)
-        for n, report in zip(late, again):
+        again = await check([subjects[n] for n in late], options, witness.on_this_machine)
+        for n, report in zip(late, again, strict=True):
             reports[n] = report
     return reports
 
@@ -299,7 +300,7 @@ def _work(module):
     wanted = params["wait_for"] or []
     reports = asyncio.run(_rounds(_subjects(params), options, wanted, params["timeout"]))
     rows = [report.as_json() for report in reports]
-    result = {"changed": False, "servers": rows, "table": request.table(rows).splitlines()}
+    result = {"changed": False, "servers": rows, "table": table(rows).splitlines()}
     bad = [row for row in rows if row["state"] in params["fail_on"] and row["state"] not in wanted]
     bad += [row for row in rows if wanted and row["state"] not in wanted and row not in bad]
     if bad:

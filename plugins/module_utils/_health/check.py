@@ -11,11 +11,12 @@ from typing import Any
 
 import httpx
 
+from .._core.servers import Restart
 from .engines import engine_named
 from .http import client as http_client
 from .judge import DEFAULT_PATIENCE_S, DEFAULT_PATIENCE_TRUE_STEPS_S, Limits, judge
 from .observation import Observation
-from .observe import Identity, Models, Target, Witness, ask_models, ask_sides, identify, is_proxy, observe, with_sides
+from .observe import Identity, Models, Target, Witness, ask_models, identify, is_proxy, observe, observe_around
 from .probe import KINDS, ProbeResult, probe
 from .progress import WHOLE, Track, advance
 from .reading import Page
@@ -40,6 +41,7 @@ class Subject:
     lifecycle: str = "always"
     patience_s: float | None = None
     start_ceiling_s: float | None = None
+    restart: Restart | None = None
 
 
 @dataclass(frozen=True)
@@ -191,10 +193,10 @@ class _Check:
             self.readings = []
         return judge(self.track, observation, self.limits())
 
-    async def look(self, sides: bool = False) -> tuple[Observation, Verdict, Page | None]:
+    async def look(self) -> tuple[Observation, Verdict, Page | None]:
         self.before = self.track
         async with self.gate:
-            observation, page = await observe(self.http, self.target, self.witness, sides=sides, clock=self.clock)
+            observation, page = await observe(self.http, self.target, self.clock)
         if self.target.engine is None and page is not None and page.engine is not None:
             self.target = replace(self.target, engine=page.engine)
         verdict = self.judged(observation)
@@ -202,10 +204,10 @@ class _Check:
             self.readings.append(observation)
         return observation, verdict, page
 
-    async def with_side_answers(self, observation: Observation) -> tuple[Observation, Verdict]:
+    async def around(self, observation: Observation) -> tuple[Observation, Verdict]:
+        """The same observation with side answers and witnesses, judged again."""
         async with self.gate:
-            sides = await ask_sides(self.http, self.target)
-        observation = with_sides(observation, sides)
+            observation = await observe_around(self.http, self.target, self.witness, observation)
         return observation, self.judged(observation)
 
     async def run(self) -> Report:
@@ -271,40 +273,28 @@ class _Check:
             return await self.without_counters(observation, verdict)
         if observation.metrics == "reset":
             observation, verdict, _ = await self.look()  # one reset may be a restart's; two are its manner
-        if verdict.state is State.UNRESPONSIVE and self.target.engine is not None:
-            observation, verdict = await self.with_side_answers(observation)
         waits = list(self.options.waits_s)
         extra = True
         while True:
-            if self.settled(verdict):
+            # what moves needs no witness; only doubt asks further
+            if verdict.rule not in ("progress", "first_reading", "counters_moved", "probe_answered"):
+                observation, verdict = await self.around(observation)
+            if verdict.rule == "not_probed" and self.may_probe():
+                verdict, answered = await self.send_probe(observation)
+                if answered:
+                    return self.report(verdict)
+            if verdict.rule != "first_reading" and verdict.state not in (State.STALLED, State.HUNG, State.SUSPECT):
                 return self.report(verdict)
-            if verdict.rule == "not_probed":
-                observation, verdict = await self.with_side_answers(observation)
-                if verdict.rule == "not_probed":
-                    if not self.may_probe():
-                        return self.report(verdict)
-                    verdict, answered = await self.send_probe(observation)
-                    if answered or self.settled(verdict):
-                        return self.report(verdict)
             if not waits:
                 if verdict.rule == "first_reading" and extra:
-                    waits, extra = [self.options.waits_s[-1] if self.options.waits_s else DEFAULT_WAIT_S], False
+                    waits, extra = [self.options.waits_s[-1]], False
                 else:
                     break
             await self.sleep(waits.pop(0))
-            last = not waits
             observation, verdict, _ = await self.look()
-            if last and verdict.state in (State.STALLED, State.HUNG, State.SUSPECT):
-                observation, verdict = await self.with_side_answers(observation)
         if verdict.state is State.SUSPECT and self.may_probe():
             verdict, _ = await self.send_probe(observation)
         return self.report(verdict)
-
-    @staticmethod
-    def settled(verdict: Verdict) -> bool:
-        if verdict.state in (State.STALLED, State.HUNG, State.SUSPECT):
-            return False
-        return verdict.rule not in ("first_reading", "not_probed")
 
     def probe_kind(self) -> str:
         return self.options.probe or self.subject.probe
@@ -357,7 +347,7 @@ class _Check:
                 idle_before = {k: e.work for k, e in self.track.engines.items()} if self.track else {}
                 self.before = self.track
                 async with self.gate:
-                    again, _ = await observe(self.http, self.target, self.witness, sides=False, clock=self.clock)
+                    again, _ = await observe(self.http, self.target, self.clock)
                 again = replace(again, probe="timeout", probe_begin=begin, probe_engine=rank)
                 verdict = self.judged(again)
                 if again.reading is not None:
@@ -392,8 +382,7 @@ class _Check:
             )
             if result.word.startswith("http 5"):
                 async with self.gate:
-                    sides = await ask_sides(self.http, self.target)
-                seen = with_sides(seen, sides)
+                    seen = await observe_around(self.http, self.target, self.witness, seen)
             verdict = self.judged(seen)
             if result.word != "ok":
                 return verdict, True
@@ -429,13 +418,14 @@ class _Check:
 async def check(
     subjects: Sequence[Subject],
     options: Options,
-    witness_of: Callable[[Subject], Witness | None] = lambda subject: None,
+    witnesses: Callable[[], Callable[[Subject], Witness | None]] = lambda: lambda subject: None,
     *,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Report]:
     """Checks all servers side by side; one report each, in the order given. Never raises for what a server does."""
     gate = asyncio.Semaphore(CONCURRENT)
+    witness_of = witnesses()
     https = any(subject.base.startswith("https") for subject in subjects)
     async with http_client(https=https, trust_env=options.trust_env) as http:
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from .engines import BY_NAME, ENGINES, PROXIES, Engine
+from .engines import ENGINES, PROXIES, Engine
 from .http import Answer, ask
 from .observation import Host, Lease, Observation, Rank, Service
 from .reading import Page, parse
@@ -245,56 +245,42 @@ def _health_word(engine: Engine, answer: Answer | None) -> str | None:
 
 
 async def observe(
-    http: httpx.AsyncClient,
-    target: Target,
-    witness: Witness | None = None,
-    *,
-    sides: bool,
-    clock: Callable[[], float] = time.monotonic,
+    http: httpx.AsyncClient, target: Target, clock: Callable[[], float] = time.monotonic
 ) -> tuple[Observation, Page | None]:
-    """One observation. `sides`: ask the side questions too (not needed where counters are seen to move)."""
+    """One reading of the page as an observation. Side answers and witnesses are added where the page does not suffice."""
     begin = clock()
-
-    async def no_sides() -> Sides:
-        return Sides()
-
-    async def no_witness() -> Witnesses:
-        return Witnesses()
-
-    (word, detail, page), said, seen = await asyncio.gather(
-        read_page(http, target),
-        ask_sides(http, target) if sides else no_sides(),
-        witness() if witness else no_witness(),
-    )
-    reading = page.reading if page is not None and word == "ok" else None
-    if reading is not None and said.in_flight is not None:
-        reading = replace(reading, in_flight=said.in_flight)
+    word, detail, page = await read_page(http, target)
     engine = target.engine or (page.engine if page else None)
     observation = Observation(
         t=clock(),
         t_begin=begin,
         metrics=word,
-        reading=reading,
-        health=said.health,
-        paused=said.paused,
+        reading=page.reading if page is not None and word == "ok" else None,
         detail=detail,
-        service=seen.service,
-        host=seen.host,
-        ranks=seen.ranks,
-        busy_leases=seen.busy_leases,
         engine=engine.name if engine else None,
     )
     return observation, page
 
 
-def with_sides(observation: Observation, sides: Sides) -> Observation:
-    """The observation with side answers that were asked after it."""
+async def observe_around(
+    http: httpx.AsyncClient, target: Target, witness: Witness | None, observation: Observation
+) -> Observation:
+    """The observation with the free side questions' answers and what the host shows, asked at the same time."""
+
+    async def nothing() -> Witnesses:
+        return Witnesses()
+
+    sides, seen = await asyncio.gather(ask_sides(http, target), witness() if witness else nothing())
     reading = observation.reading
     if reading is not None and sides.in_flight is not None:
         reading = replace(reading, in_flight=sides.in_flight)
-    return replace(observation, reading=reading, health=sides.health, paused=sides.paused)
-
-
-def engine_row(name: str | None) -> Engine | None:
-    """The engines-table row an observation names."""
-    return BY_NAME.get(name or "")
+    return replace(
+        observation,
+        reading=reading,
+        health=sides.health,
+        paused=sides.paused,
+        service=seen.service,
+        host=seen.host,
+        ranks=seen.ranks,
+        busy_leases=seen.busy_leases,
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from .._core import urls
 from .._core.errors import ConfigError
@@ -92,35 +91,5 @@ def subject_of_server(server: Server, *, api_key: str | None = None) -> Subject:
         lifecycle=server.lifecycle,
         patience_s=server.patience_s,
         start_ceiling_s=server.start_ceiling_s,
+        restart=server.restart,
     )
-
-
-def table(reports: Sequence[Mapping[str, Any]]) -> str:
-    """Reports (as JSON objects) as a table for people; one line a server, no trailing newline."""
-
-    def cell(value: Any) -> str:
-        if value is None:
-            return "-"
-        return f"{value:.1f}" if isinstance(value, float) and value != int(value) else f"{value:.0f}"
-
-    head = ("SERVER", "STATE", "RUNNING", "WAITING", "TOKENS/S", "REASON")
-    rows = [
-        (
-            str(r["name"]),
-            str(r["state"]),
-            cell(r["running"]),
-            cell(r["waiting"]),
-            cell(r["tokens_per_second"]),
-            str(r["reason"]),
-        )
-        for r in reports
-    ]
-    widths = [max(len(row[n]) for row in [head, *rows]) for n in range(len(head) - 1)]
-    lines = []
-    for row in [head, *rows]:
-        cells = [
-            text.rjust(width) if n in (2, 3, 4) else text.ljust(width)
-            for n, (text, width) in enumerate(zip(row[:-1], widths, strict=True))
-        ]
-        lines.append("  ".join([*cells, row[-1]]))
-    return "\n".join(lines)

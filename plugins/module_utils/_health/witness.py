@@ -1,8 +1,264 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Placeholder, replaced in this very commit series."""
+"""What the host shows beside the HTTP answers: the unit or container, its process tree, the GPU, the kernel's complaints.
+
+Each witness may be unknown and none is required. One that hangs (`nvidia-smi` in uninterruptible sleep) is not waited
+for: its answer is unknown, and its process is left to end by itself.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import ipaddress
+import re
+import shutil
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import replace
 
-def for_subject(subject):
+from .._core import urls
+from .._core.servers import Restart
+from . import proc
+from .check import Subject
+from .observation import Host, Service
+from .observe import Witness, Witnesses
+
+# A healthy nvidia-smi answers within 2 s on GB10; journalctl -k on a slow disk within 3 s.
+ANSWER_WITHIN_S = 4.0
+_XID = re.compile(r"NVRM: Xid[^:]*:\s*(?:\([^)]*\)\s*:?\s*)?(\d+)")
+_OTHER_FAULTS = (
+    (re.compile(r"NV_ERR_NO_MEMORY"), "NV_ERR_NO_MEMORY"),
+    (re.compile(r"PCIe Bus Error: severity=(?:Uncorrectable|Fatal)", re.IGNORECASE), "PCIe Bus Error: fatal"),
+    (re.compile(r"mlx5_core.*(?:fatal|health compromised)", re.IGNORECASE), "mlx5 fatal"),
+)
+
+
+async def output_of(*argv: str, within_s: float = ANSWER_WITHIN_S) -> tuple[int, str] | None:
+    """(exit status, standard output) of a command, or None when it is missing or does not end in time."""
+    if shutil.which(argv[0]) is None:
+        return None
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+    except OSError:
+        return None
+    try:
+        out, _ = await asyncio.wait_for(process.communicate(), within_s)
+    except TimeoutError:
+        # in D state even SIGKILL waits; we do not
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        return None
+    return process.returncode or 0, out.decode("utf-8", "replace")
+
+
+def is_local(url: str) -> bool:
+    """The address is this machine's own: loopback, or one of its interfaces'. Names are resolved; doubt is no."""
+    host, _ = urls.host_and_port(url)
+    try:
+        addresses = {info[4][0] for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    except OSError:
+        return False
+    return bool(addresses) and all(_own_address(str(address)) for address in addresses)
+
+
+def _own_address(text: str) -> bool:
+    try:
+        address = ipaddress.ip_address(text.split("%")[0])
+    except ValueError:
+        return False
+    if address.is_loopback:
+        return True
+    if address.is_unspecified or address.is_multicast:
+        return False
+    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((text, 0))  # only an own address can be bound
+        except OSError:
+            return False
+    return True
+
+
+async def gpu() -> Host:
+    """Presence, power and utilisation of the GPU. No nvidia-smi: all unknown, never absent."""
+    said = await output_of("nvidia-smi", "--query-gpu=power.draw,utilization.gpu", "--format=csv,noheader,nounits")
+    if said is None:
+        return Host()
+    status, text = said
+    if status != 0:
+        gone = any(word in text.lower() for word in ("no devices were found", "gpu is lost", "fallen off"))
+        return Host(gpu_present=False if gone else None)
+    powers: list[float] = []
+    uses: list[float] = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        for cell, found in zip(cells, (powers, uses), strict=False):
+            try:
+                found.append(float(cell))
+            except ValueError:
+                continue  # [N/A] on GB10
+    return Host(
+        gpu_present=bool(text.strip()) or None,
+        gpu_power_w=max(powers) if powers else None,
+        gpu_utilization=max(uses) / 100 if uses else None,
+    )
+
+
+def faults_in(kernel_log: str) -> tuple[str, ...]:
+    """The hardware's complaints in a kernel log, each once, as "Xid N" or by name."""
+    found = [f"Xid {number}" for number in _XID.findall(kernel_log)]
+    found += [name for pattern, name in _OTHER_FAULTS if pattern.search(kernel_log)]
+    return tuple(dict.fromkeys(found))
+
+
+async def kernel_faults() -> tuple[str, ...] | None:
+    """Complaints of this boot; None when the kernel's log cannot be read."""
+    said = await output_of(
+        "journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--output=cat", "--grep=NVRM|mlx5|PCIe"
+    )
+    if said is None or said[0] not in (0, 1):
+        return None
+    return faults_in(said[1])
+
+
+_SHOW = "ActiveState,SubState,UnitFileState,MainPID,LoadState,Result,ExecMainStartTimestampMonotonic"
+
+
+async def systemd_unit(unit: str, user: str | None, now: Callable[[], float]) -> Service:
+    """State, start and intent of a unit. `since` is on the clock `now`, which must be this machine's monotonic one."""
+    scope = ["--user", f"--machine={user}@.host"] if user else []
+    said = await output_of("systemctl", *scope, "show", unit, f"--property={_SHOW}")
+    if said is None or said[0] != 0:
+        return Service()
+    shown = dict(line.split("=", 1) for line in said[1].splitlines() if "=" in line)
+    if shown.get("LoadState") in (None, "", "not-found"):
+        return Service()
+    states = {"reloading": "active", "deactivating": "inactive"}
+    state = shown.get("ActiveState", "unknown")
+    state = states.get(state, state)
+    if state == "activating" and shown.get("SubState") == "auto-restart":
+        state = "activating"
+    since = None
+    started = shown.get("ExecMainStartTimestampMonotonic", "0")
+    if started.isdigit() and int(started) > 0:
+        since = int(started) / 1e6
+        since += now() - time.monotonic()
+    wanted: bool | None = True if state in ("active", "activating") else None
+    if shown.get("LoadState") == "masked" or shown.get("UnitFileState") in ("disabled", "masked"):
+        wanted = state in ("active", "activating")
+    elif state in ("inactive", "failed"):
+        wanted = await _intent(unit, scope, shown)
+    return Service(state=state, since=since, wanted=wanted)
+
+
+async def _intent(unit: str, scope: list[str], shown: dict[str, str]) -> bool | None:
+    """Whether a unit that is down is meant to be up: only the journal's stop job tells an intended stop from a crash
+    (vLLM exits 0 in both). None when the journal cannot be read."""
+    field = "USER_UNIT" if scope else "UNIT"
+    said = await output_of(
+        "journalctl", f"{field}={unit}", "--boot", "--no-pager", "--quiet", "--output=cat", "--lines=40"
+    )
+    if said is None or said[0] not in (0, 1):
+        return None
+    # systemd writes "Stopping NAME..." when a stop job runs, and never when the process ends by itself
+    lines = [line for line in said[1].splitlines() if line.startswith(("Stopping ", "Started ", "Starting "))]
+    if lines:
+        return not lines[-1].startswith("Stopping ")
     return None
+
+
+def server_tree(pid: int, seen: proc.Snapshot) -> list[proc.Process]:
+    """All processes of a server: those of its unit or container (its control group), else its descendants."""
+    group = proc.cgroup(pid) or ""
+    leaf = group.rsplit("/", 1)[-1]
+    if leaf.endswith((".service", ".scope")) and not leaf.startswith(("session-", "user@", "init.scope")):
+        return seen.in_cgroup(group)
+    return seen.tree(pid)
+
+
+def _processes(url: str, seen: proc.Snapshot) -> Host:
+    """What the server's process tree shows."""
+    available, _ = proc.memory_gib()
+    host = Host(memory_pressure=proc.memory_pressure(), memory_available_gib=available)
+    found = seen.listener(urls.host_and_port(url)[1])
+    if found is None:
+        return host
+    pid, port = found
+    members = server_tree(pid, seen)
+    return replace(
+        host,
+        clients=seen.clients(pid, port),
+        compilers=proc.compilers(members),
+        cpu_seconds=round(sum(one.cpu_s for one in members), 2),
+    )
+
+
+def unit_of(pid: int) -> tuple[str, str | None] | None:
+    """(unit, user) of a process by its control group; None for containers, sessions and the like."""
+    group = proc.cgroup(pid) or ""
+    parts = [part for part in group.split("/") if part]
+    if not parts or not parts[-1].endswith(".service"):
+        return None
+    for part in parts[:-1]:
+        if part.startswith("user@") and part.endswith(".service"):
+            return parts[-1], part[len("user@") : -len(".service")]
+    return parts[-1], None
+
+
+class Machine:
+    """This machine's witnesses for all servers of a run; what they share is asked once for all within `shared_s`."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic, shared_s: float = 1.0) -> None:
+        self.now, self.shared_s = now, shared_s
+        self._lock = asyncio.Lock()
+        self._at = -1e9
+        self._shared: tuple[proc.Snapshot, Host, tuple[str, ...] | None] | None = None
+
+    async def shared(self) -> tuple[proc.Snapshot, Host, tuple[str, ...] | None]:
+        """(processes and sockets, the GPU, the kernel's complaints)."""
+        async with self._lock:
+            if self._shared is None or time.monotonic() - self._at > self.shared_s:
+                snapshot, shown, faults = await asyncio.gather(asyncio.to_thread(proc.Snapshot), gpu(), kernel_faults())
+                self._shared, self._at = (snapshot, shown, faults), time.monotonic()
+            return self._shared
+
+    async def service(self, url: str, restart: Restart | None, seen: proc.Snapshot) -> Service:
+        """The unit that is named, or that the listening process belongs to."""
+        if restart is not None and restart.kind == "systemd":
+            return await systemd_unit(restart.target, restart.user, self.now)
+        if restart is not None:
+            return Service()
+        found = seen.listener(urls.host_and_port(url)[1])
+        unit = unit_of(found[0]) if found is not None else None
+        return await systemd_unit(unit[0], unit[1], self.now) if unit else Service()
+
+    async def look(self, url: str, restart: Restart | None = None) -> Witnesses:
+        """All witnesses of one server on this machine."""
+        snapshot, shown, faults = await self.shared()
+        state = await self.service(url, restart, snapshot)
+        host = replace(
+            _processes(url, snapshot),
+            gpu_present=shown.gpu_present,
+            gpu_power_w=shown.gpu_power_w,
+            gpu_utilization=shown.gpu_utilization,
+            kernel_faults=faults,
+        )
+        return Witnesses(service=state, host=host)
+
+
+def on_this_machine() -> Callable[[Subject], Witness | None]:
+    """Gives each server on this very machine its witness, and None to one elsewhere. Call it inside the event loop."""
+    machine = Machine()
+
+    def for_subject(subject: Subject) -> Witness | None:
+        if subject.role == "proxy" or not is_local(subject.base):
+            return None
+        return lambda: machine.look(subject.base, subject.restart)
+
+    return for_subject

@@ -1,0 +1,591 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""llm-health as a user calls it, against scripted servers: one row a state; what was sent is counted at the server."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.contract.scripted import MODELS, TOKEN, Say, pages, serving, vllm, vllm_page
+
+ROOT = Path(__file__).parents[3]
+COMMAND = ROOT / "roles/health_check/files/llm-health"
+QUICK = ["--wait", "0.2", "--read-timeout", "2", "--probe-timeout", "1"]
+W = {"num_requests_running": 2.0}
+
+
+def llm_health(*args, env=None):
+    """(exit status, stdout, stderr) of the command."""
+    done = subprocess.run(
+        [sys.executable, str(COMMAND), *args],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT / ".collections"), **(env or {})},
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+def judged(*args, env=None):
+    status, out, err = llm_health(*args, "--format", "json", env=env)
+    assert out, err
+    return status, json.loads(out)["servers"]
+
+
+def one(*args, env=None):
+    status, servers = judged(*args, env=env)
+    assert len(servers) == 1
+    return status, servers[0]
+
+
+STILL = vllm_page(**W)
+ALIVE = {"GET /health/liveliness": Say(b'"I\'m alive!"')}
+# id, what it says, more arguments, exit status, state, posts
+CASES = [
+    ("busy: steps move", vllm(pages(STILL, vllm_page(**W, iteration_tokens_total_count=11.0))), [], 0, "busy", 0),
+    (
+        "busy though /health says 503",
+        vllm(pages(STILL, vllm_page(**W, generation_tokens_total=51.0)), **{"GET /health": Say(status=503)}),
+        [],
+        0,
+        "busy",
+        0,
+    ),
+    (
+        "busy though /health hangs",
+        vllm(pages(STILL, vllm_page(**W, prompt_tokens_total=71.0)), **{"GET /health": Say(wait_s=30)}),
+        [],
+        0,
+        "busy",
+        0,
+    ),
+    (
+        "busy: a pause in the first wait is forgiven by the second",
+        vllm(pages(STILL, STILL, vllm_page(**W, iteration_tokens_total_count=11.0))),
+        [],
+        0,
+        "busy",
+        0,
+    ),
+    (
+        "busy: a full queue",
+        vllm(
+            pages(
+                *[
+                    vllm_page(num_requests_running=12.0, num_requests_waiting=80.0, generation_tokens_total=50.0 + n)
+                    for n in range(3)
+                ]
+            )
+        ),
+        [],
+        0,
+        "busy",
+        0,
+    ),
+    (
+        "stalled: only the queue grows",
+        vllm(pages(*[vllm_page(num_requests_running=2.0, num_requests_waiting=float(n)) for n in range(9)])),
+        [],
+        1,
+        "stalled",
+        0,
+    ),
+    ("hung for the patience", vllm(STILL), ["--patience", "0.4"], 2, "hung", 0),
+    ("hung: waiting without running", vllm(vllm_page(num_requests_waiting=1.0)), ["--patience", "0.4"], 2, "hung", 0),
+    ("dead by its own word", vllm(STILL, **{"GET /health": Say(status=503)}), [], 2, "dead", 0),
+    ("idle after one probe", vllm(vllm_page()), [], 0, "idle", 1),
+    ("idle, never probed", vllm(vllm_page()), ["--probe", "never"], 0, "idle", 0),
+    (
+        "stalled: frozen while idle",
+        vllm(vllm_page(), **{"POST /v1/chat/completions": Say(wait_s=60)}),
+        [],
+        1,
+        "stalled",
+        1,
+    ),
+    (
+        "hung: frozen while idle",
+        vllm(vllm_page(), **{"POST /v1/chat/completions": Say(wait_s=60)}),
+        ["--patience", "1.2"],
+        2,
+        "hung",
+        1,
+    ),
+    (
+        "stalled: headers of the probe come at once, its token never",
+        vllm(vllm_page(), **{"POST /v1/chat/completions": Say(TOKEN, drip_s=30)}),
+        [],
+        1,
+        "stalled",
+        1,
+    ),
+    (
+        "busy: work appeared while the probe waited",
+        vllm(pages(vllm_page(), STILL), **{"POST /v1/chat/completions": Say(wait_s=60)}),
+        [],
+        0,
+        "busy",
+        1,
+    ),
+    (
+        "idle: probe late, counters moved",
+        vllm(
+            pages(vllm_page(), vllm_page(iteration_tokens_total_count=11.0)),
+            **{"POST /v1/chat/completions": Say(wait_s=60)},
+        ),
+        [],
+        0,
+        "idle",
+        1,
+    ),
+    (
+        "unknown: 401 to the probe",
+        vllm(vllm_page(), **{"POST /v1/chat/completions": Say(status=401)}),
+        [],
+        3,
+        "unknown",
+        1,
+    ),
+    (
+        "dead: the probe meets a dead engine",
+        vllm(
+            vllm_page(),
+            **{"POST /v1/chat/completions": Say(b'{"error":{"message":"EngineCore encountered an issue."}}', 500)},
+        ),
+        [],
+        2,
+        "dead",
+        1,
+    ),
+    (
+        "idle by a completion where there is no chat template",
+        vllm(
+            vllm_page(),
+            **{
+                "POST /v1/chat/completions": Say(b'{"error":{"message":"no chat template"}}', 400),
+                "POST /v1/completions": Say(TOKEN),
+            },
+        ),
+        [],
+        0,
+        "idle",
+        2,
+    ),
+    (
+        "idle by an embedding",
+        vllm(
+            vllm_page(),
+            **{
+                "POST /v1/chat/completions": Say(
+                    b'{"error":{"message":"The model does not support Chat Completions API"}}', 400
+                ),
+                "POST /v1/embeddings": Say(b'{"data":[{"embedding":[0.1]}]}'),
+            },
+        ),
+        [],
+        0,
+        "idle",
+        2,
+    ),
+    (
+        "restart between readings: a new baseline, one probe",
+        vllm(pages(STILL, vllm_page(start=2000.0, iteration_tokens_total_count=0.0))),
+        [],
+        0,
+        "idle",
+        1,
+    ),
+    (
+        "restart between readings, work again: never ends on a first reading",
+        vllm(
+            pages(
+                STILL, STILL, *[vllm_page(start=2000.0, iteration_tokens_total_count=float(n), **W) for n in range(9)]
+            )
+        ),
+        [],
+        0,
+        "busy",
+        0,
+    ),
+    (
+        "unknown: a start time that flips back and forth is a load balancer",
+        vllm(lambda n: Say(vllm_page(start=1000.0 + n % 2 * 500, **W))),
+        [],
+        3,
+        "unknown",
+        0,
+    ),
+    (
+        "sleeping",
+        vllm(vllm_page() + 'vllm:engine_sleep_state{engine="0",sleep_state="awake"} 0.0\n'),
+        [],
+        0,
+        "sleeping",
+        0,
+    ),
+    (
+        "sleeping: paused, where it says so",
+        vllm(STILL, **{"GET /is_paused": Say(b'{"is_paused": true}')}),
+        [],
+        0,
+        "sleeping",
+        0,
+    ),
+    (
+        "sleeping: paused while idle is not probed",
+        vllm(vllm_page(), **{"GET /is_paused": Say(b'{"is_paused": true}')}),
+        [],
+        0,
+        "sleeping",
+        0,
+    ),
+    (
+        "stalled: the front end holds what the engine has not picked up",
+        vllm(vllm_page(), **{"GET /load": Say(b'{"server_load": 2}')}),
+        [],
+        1,
+        "stalled",
+        0,
+    ),
+    (
+        "starting: llama.cpp loads",
+        {"GET /metrics": Say(b'{"error":{"message":"Loading model"}}', 503)},
+        [],
+        1,
+        "starting",
+        0,
+    ),
+    ("unknown: no page", vllm(Say(status=404)), [], 3, "unknown", 0),
+    ("unknown: a key is wanted", vllm(Say(status=401)), [], 3, "unknown", 0),
+    ("unknown: HTML", vllm("<!DOCTYPE html><html></html>"), [], 3, "unknown", 0),
+    ("unknown: no engine's series", vllm("process_start_time_seconds 5\n"), [], 3, "unknown", 0),
+    ("unknown: cut off", vllm(Say(STILL, cut=True)), [], 3, "unknown", 0),
+    ("unknown: NaN", vllm(vllm_page(num_requests_running="NaN", num_requests_waiting="NaN")), [], 3, "unknown", 0),
+    ("unknown: a redirect", vllm(Say(status=302, headers={"Location": "http://127.0.0.1:1/x"})), [], 3, "unknown", 0),
+    ("unknown: 64 MB", vllm(Say(b"# x\n" * (16 * 1024 * 1024))), ["--read-timeout", "20"], 3, "unknown", 0),
+    ("unresponsive: one byte a second", vllm(Say(STILL, drip_s=1.0)), [], 1, "unresponsive", 0),
+    ("unresponsive: no answer", vllm(Say(wait_s=30)), [], 1, "unresponsive", 0),
+    ("unresponsive: resets", vllm(Say(reset=True)), [], 1, "unresponsive", 0),
+    ("no metrics, a named probe: idle", vllm(Say(status=404)), ["--probe", "chat"], 0, "idle", 1),
+    (
+        "no metrics, a named probe unanswered: stalled",
+        vllm(Say(status=404), **{"POST /v1/chat/completions": Say(wait_s=60)}),
+        ["--probe", "chat"],
+        1,
+        "stalled",
+        1,
+    ),
+    ("proxy, given", {"GET /models": Say(MODELS)}, ["--role", "proxy"], 0, "reachable", 0),
+    (
+        "proxy: nginx that answers /models only",
+        {"GET /v1/models": Say(b'{"data":[{"id":"m"}]}')},
+        [],
+        0,
+        "reachable",
+        0,
+    ),
+    (
+        "proxy: LiteLLM",
+        {
+            "GET /v1/models": Say(b'{"data":[{"id":"m","owned_by":"openai"}]}'),
+            "GET /metrics": Say(status=307, headers={"Location": "/metrics/"}),
+            **ALIVE,
+        },
+        [],
+        0,
+        "reachable",
+        0,
+    ),
+    (
+        "proxy: llama-swap",
+        {"GET /v1/models": Say(b'{"data":[{"id":"m","owned_by":"llama-swap"}]}')},
+        [],
+        0,
+        "reachable",
+        0,
+    ),
+    (
+        "unknown: Ollama has no counters",
+        {"GET /v1/models": Say(b'{"data":[{"id":"m","owned_by":"library"}]}')},
+        [],
+        3,
+        "unknown",
+        0,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("answers", "more", "status", "state", "posts"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
+)
+def test_state(answers, more, status, state, posts):
+    with serving(answers) as server:
+        got, said = one(server.url, *QUICK, *more)
+    assert (said["state"], got, len(server.posts)) == (state, status, posts), said["reason"]
+    assert said["probe_sent"] is bool(posts)
+    assert said["reason"]
+    for never in ("/upstream", "/unload", "/slots", "/api/generate"):
+        assert not any(never in line for line in server.log)
+    if "LiteLLM" in said["reason"] or said["role"] == "proxy":
+        assert "GET /health" not in [line for line in server.log if "GET /models" in server.log]
+
+
+def test_litellms_health_is_never_asked():
+    answers = dict(next(case[1] for case in CASES if case[0] == "proxy: LiteLLM"))
+    with serving(answers) as server:
+        one(server.url, *QUICK)
+        assert "GET /health" not in server.log
+        assert "GET /health/liveliness" in server.log
+
+
+def test_tensorrt_llms_json_page_is_never_touched():
+    page = "trtllm_num_requests_running 0\ntrtllm_num_requests_waiting 0\n"
+    answers = {
+        "GET /v1/models": Say(b'{"data":[{"id":"m","owned_by":"tensorrt_llm"}]}'),
+        "GET /prometheus/metrics": Say(page),
+        "GET /metrics": Say(b"[]"),
+        "POST /v1/chat/completions": Say(TOKEN),
+    }
+    with serving(answers) as server:
+        assert one(server.url, *QUICK)[1]["engine"] == "tensorrt_llm"
+        assert "GET /metrics" not in server.log
+
+
+def test_each_idle_rank_is_probed_by_itself():
+    page = "".join(
+        f'vllm:num_requests_running{{engine="{n}"}} 0\nvllm:prompt_tokens_total{{engine="{n}"}} 1\n' for n in (0, 1)
+    )
+    with serving(vllm(page)) as server:
+        assert one(server.url, *QUICK)[1]["state"] == "idle"
+        assert [headers.get("x-data-parallel-rank") for key, _, headers in server.bodies if key.startswith("POST")] == [
+            "0",
+            "1",
+        ]
+
+
+def test_json_has_every_key_and_stdout_nothing_else():
+    with serving(vllm(pages(STILL, vllm_page(**W, iteration_tokens_total_count=11.0)))) as server:
+        status, said = one(server.url + "/", *QUICK)
+    assert status == 0
+    assert list(said) == [
+        "name",
+        "url",
+        "engine",
+        "role",
+        "state",
+        "healthy",
+        "restart_justified",
+        "reason",
+        "running",
+        "waiting",
+        "in_flight",
+        "steps_per_second",
+        "tokens_per_second",
+        "probe_sent",
+        "no_progress_seconds",
+        "engines",
+    ]
+    assert (said["healthy"], said["restart_justified"], said["running"], said["engine"]) == (True, False, 2, "vllm")
+    assert said["steps_per_second"] > 0
+
+
+def test_of_several_servers_the_worst_counts():
+    def moving(n):
+        return Say(vllm_page(**W, iteration_tokens_total_count=10.0 + n))
+
+    with serving(vllm(moving)) as good, serving(vllm(Say(status=404))) as unknown, serving(vllm(STILL)) as stalled:
+        assert judged(good.url, *QUICK)[0] == 0
+        assert judged(good.url, unknown.url, *QUICK)[0] == 3
+        assert judged(good.url, unknown.url, stalled.url, *QUICK)[0] == 1
+        assert judged(good.url, unknown.url, stalled.url, "http://127.0.0.1:1", *QUICK)[0] == 2
+
+
+def test_nothing_listens():
+    status, said = one("http://127.0.0.1:1", *QUICK)
+    assert (status, said["state"], said["restart_justified"]) == (2, "dead", False)
+    assert "may still be loading" in said["reason"]
+
+
+@pytest.mark.parametrize(
+    ("url", "word"),
+    [
+        ("http://no-such-host.invalid:8000", "not found"),
+        ("http://203.0.113.1:8000", ""),
+    ],
+)
+def test_hosts_that_cannot_be_reached_are_unknown(url, word):
+    status, said = one(url, *QUICK, "--connect-timeout", "0.3")
+    assert (status, said["state"]) == (3, "unknown")
+    assert word in said["reason"]
+
+
+def test_tls_to_a_plain_port():
+    with serving(vllm(STILL)) as server:
+        status, said = one(server.url.replace("http", "https"), *QUICK)
+    assert (status, said["state"]) == (3, "unknown")
+    assert "http://" in said["reason"]
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tls")
+    subprocess.run(
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+            "-keyout",
+            str(folder / "key"),
+            "-out",
+            str(folder / "cert"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return folder
+
+
+def test_a_bad_certificate_and_plain_http_to_a_tls_port(certificate):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate / "cert", certificate / "key")
+    with serving(vllm(STILL)) as server:
+        server.server.socket = context.wrap_socket(server.server.socket, server_side=True)
+        status, said = one(f"https://127.0.0.1:{server.port}", *QUICK)
+        assert (status, said["state"]) == (3, "unknown")
+        assert "certificate" in said["reason"]
+        status, said = one(f"http://127.0.0.1:{server.port}", *QUICK)
+        assert said["state"] in ("unknown", "unresponsive")
+
+
+def test_a_port_that_speaks_something_else():
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+            connection.close()
+
+    threading.Thread(target=serve, daemon=True).start()
+    status, said = one(f"http://127.0.0.1:{listener.getsockname()[1]}", *QUICK)
+    listener.close()
+    assert said["state"] in ("unknown", "unresponsive")
+    assert status in (1, 3)
+
+
+def test_ipv6_a_path_prefix_and_a_trailing_slash():
+    moving = pages(STILL, vllm_page(**W, iteration_tokens_total_count=11.0))
+    answers = {"GET /llm/metrics": moving, "GET /llm/v1/models": Say(MODELS)}
+    with serving(answers, host="::1") as server:
+        assert one(server.url + "/llm/", *QUICK)[1]["state"] == "busy"
+        assert one(server.url + "/llm/v1", *QUICK)[1]["state"] == "stalled"  # the page's last version, for ever
+
+
+def test_proxies_in_the_environment_are_ignored_unless_asked():
+    with serving(vllm(vllm_page())) as server:
+        env = {"http_proxy": "http://127.0.0.1:1", "HTTP_PROXY": "http://127.0.0.1:1", "no_proxy": ""}
+        assert one(server.url, *QUICK, env=env)[1]["state"] == "idle"
+        assert one(server.url, *QUICK, "--proxy-env", env=env)[1]["state"] == "dead"
+
+
+def test_the_key_goes_to_the_server_and_nowhere_else(tmp_path):
+    key = tmp_path / "key"
+    key.write_text("sk-very-secret\n")
+    key.chmod(0o600)
+    with serving(vllm(vllm_page())) as server:
+        status, out, err = llm_health(server.url, *QUICK, "--api-key-file", str(key), "--format", "json")
+        assert status == 0
+        assert all(headers.get("authorization") == "Bearer sk-very-secret" for _, _, headers in server.bodies)
+        key.chmod(0o644)
+        bad, bad_out, bad_err = llm_health(server.url, *QUICK, "--api-key-file", str(key))
+    assert bad == 3
+    assert "chmod" in bad_err
+    assert "sk-very-secret" not in out + err + bad_out + bad_err
+
+
+def test_servers_from_a_file(tmp_path):
+    with serving(vllm(vllm_page())) as server:
+        config = tmp_path / "servers.yml"
+        config.write_text(f"llm_servers:\n  - {{name: qwen, url: '{server.url}', probe: never}}\n")
+        status, said = one("--config", str(config), *QUICK)
+        assert (status, said["name"], said["state"], server.posts) == (0, "qwen", "idle", [])
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("", "empty"),
+        ("llm_servers: [", "line 1"),
+        ("llm_servers: {a: 1}", "a list of servers"),
+        ("llm_servers: [{name: a, url: 'http://h', nam: b}]", "llm_servers[0].nam"),
+        ("llm_servers: [{name: a, url: 'ftp://h'}]", "llm_servers[0].url"),
+        ("llm_servers: [{name: a, url: 'http://h'}, {name: a, url: 'http://i'}]", "llm_servers[1].name"),
+        ("llm_servers: [{name: a, url: 'http://h:1'}, {name: b, url: 'http://h:1/'}]", "llm_servers[1].url"),
+        ("llm_servers: [{name: a, url: 'http://h', restart: {sysd: x}}]", "llm_servers[0].restart"),
+        ("llm_servers: [{name: a, url: 'http://h', engine: vlmm}]", "llm_servers[0].engine"),
+        ("llm_servers: [{name: a, url: 'http://h', name: b}]", "given twice"),
+        ("servers: []\nllm_servers: []", "llm_servers"),
+    ],
+)
+def test_a_bad_file_is_refused_by_path(tmp_path, text, word):
+    config = tmp_path / "servers.yml"
+    config.write_text(text)
+    status, out, err = llm_health("--config", str(config), *QUICK)
+    assert (status, out) == (3, "")
+    assert word in err
+    assert "servers.yml" in err
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--wait"],
+        ["ftp://h"],
+        ["http://h", "--wait", "-1"],
+        ["http://h", "--wait", "1", "--wait", "1", "--wait", "1"],
+        ["http://h", "--engine", "gpt"],
+        ["http://h", "--patience", "nan"],
+        ["--config", "/nonexistent"],
+        ["--nonsense"],
+        ["http://h:99999"],
+        ["http://"],
+        ["http://h", "--read-timeout", "0"],
+        ["--config", "/"],
+    ],
+    ids=str,
+)
+def test_bad_usage_is_one_sentence_and_3(args):
+    status, out, err = llm_health(*args)
+    assert (status, out) == (3, "")
+    assert err.startswith("llm-health: ")
+    assert len(err.splitlines()) == 1
+
+
+def test_text_and_nagios():
+    with serving(vllm(pages(STILL, vllm_page(**W, iteration_tokens_total_count=11.0)))) as server:
+        status, out, _ = llm_health(server.url, *QUICK)
+        assert status == 0
+        assert out.splitlines()[0].split() == ["SERVER", "STATE", "RUNNING", "WAITING", "TOKENS/S", "REASON"]
+        assert "busy" in out.splitlines()[1]
+    status, out, _ = llm_health("http://127.0.0.1:1", *QUICK, "--format", "nagios")
+    assert status == 2
+    assert out.startswith("LLM CRITICAL - ")
