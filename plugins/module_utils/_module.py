@@ -3,30 +3,34 @@
 
 from __future__ import annotations
 
+import importlib
 import traceback
 from collections.abc import Callable
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 
+from ._core.errors import ConfigError
+
 
 def run_module(
     argument_spec: dict[str, Any],
     work: Callable[[AnsibleModule], dict[str, Any]],
     *,
-    missing: tuple[str, str] | None = None,
+    needs: tuple[str, ...] = (),
     **rules: Any,
 ) -> None:
-    """Runs `work` and exits with what it returns. `missing`: (library, traceback) of an import that failed.
+    """Runs `work` and exits with what it returns. `needs`: libraries that must be there.
 
     A ConfigError becomes one failure whose message is its faults; `work` may also return a key `failed` of its own.
     """
     rules.setdefault("supports_check_mode", True)
     module = AnsibleModule(argument_spec=argument_spec, **rules)
-    if missing is not None:
-        module.fail_json(msg=missing_required_lib(missing[0]), exception=missing[1])
-    from ._core.errors import ConfigError
-
+    for library in needs:
+        try:
+            importlib.import_module(library)
+        except ImportError:
+            module.fail_json(msg=missing_required_lib(library), exception=traceback.format_exc())
     try:
         result = work(module)
     except ConfigError as error:

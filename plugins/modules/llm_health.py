@@ -19,7 +19,6 @@ extends_documentation_fragment:
   - gb10.serving.attributes.info
 requirements:
   - httpx >= 0.23
-  - prometheus_client >= 0.16
   - PyYAML
 options:
   url:
@@ -215,23 +214,16 @@ table:
   elements: str
 """
 
-import traceback
+import asyncio
+import time
 
-IMPORT_ERROR = None
-try:
-    import asyncio
-    import time
-
-    from ansible_collections.gb10.serving.plugins.module_utils._core import servers as core_servers
-    from ansible_collections.gb10.serving.plugins.module_utils._core import yaml_file
-    from ansible_collections.gb10.serving.plugins.module_utils._core.errors import ConfigError
-    from ansible_collections.gb10.serving.plugins.module_utils._core.keys import read_key
-    from ansible_collections.gb10.serving.plugins.module_utils._health import request, witness
-    from ansible_collections.gb10.serving.plugins.module_utils._health.check import check
-    from ansible_collections.gb10.serving.plugins.module_utils._health.table import table
-except ImportError as error:
-    IMPORT_ERROR = (error.name or str(error), traceback.format_exc())
-
+from ansible_collections.gb10.serving.plugins.module_utils._core import servers as core_servers
+from ansible_collections.gb10.serving.plugins.module_utils._core import yaml_file
+from ansible_collections.gb10.serving.plugins.module_utils._core.errors import ConfigError
+from ansible_collections.gb10.serving.plugins.module_utils._core.keys import read_key
+from ansible_collections.gb10.serving.plugins.module_utils._health import request, witness
+from ansible_collections.gb10.serving.plugins.module_utils._health.check import check
+from ansible_collections.gb10.serving.plugins.module_utils._health.table import table
 from ansible_collections.gb10.serving.plugins.module_utils._module import run_module
 
 STATES = [
@@ -347,7 +339,7 @@ def main():
             "timeout": {"type": "float", "default": 1800},
         },
         _work,
-        missing=IMPORT_ERROR,
+        needs=("httpx", "yaml"),
         required_one_of=[("url", "servers", "config")],
         mutually_exclusive=[("api_key", "api_key_file")],
     )

@@ -6,26 +6,31 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from .errors import ConfigError
 
+try:
+    import yaml
 
-class _Loader(yaml.SafeLoader):
-    """SafeLoader, but a key given twice is an error: the second would silently win."""
+    class _Loader(yaml.SafeLoader):
+        """SafeLoader, but a key given twice is an error: the second would silently win."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            try:
-                twice = key in seen
-                seen.add(key)
-            except TypeError:
-                continue
-            if twice:
-                raise yaml.MarkedYAMLError(problem=f"the key {key!r} is given twice", problem_mark=key_node.start_mark)
-        return super().construct_mapping(node, deep)
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            seen: set[Any] = set()
+            for key_node, dummy in node.value:
+                key = self.construct_object(key_node, deep=True)
+                try:
+                    twice = key in seen
+                    seen.add(key)
+                except TypeError:
+                    continue
+                if twice:
+                    raise yaml.MarkedYAMLError(
+                        problem=f"the key {key!r} is given twice", problem_mark=key_node.start_mark
+                    )
+            return super().construct_mapping(node, deep)
+
+except ImportError:  # the module or command that needs it says so
+    pass
 
 
 def parse(text: str, name: str) -> Any:

@@ -9,7 +9,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import httpx
+try:
+    import httpx
+except ImportError:  # the module or command that needs it says so
+    pass
 
 from .._core.servers import Restart
 from .engines import engine_named
@@ -257,11 +260,12 @@ class _Check:
 
     async def no_evidence(self) -> Report:
         row = self.target.engine
-        assert row is not None
         answer = self.models.answer if self.models else None
         if answer is not None and answer.how in ("refused", "timeout", "reset"):
             return self.report(self.not_listed(self.models))
-        return self.report(_unknown(row.no_evidence or "this engine publishes no counters", "no_evidence"))
+        return self.report(
+            _unknown((row.no_evidence if row else None) or "this engine publishes no counters", "no_evidence")
+        )
 
     async def server(self) -> Report:
         """Readings until progress is seen, a probe is answered, or both waits are used."""
@@ -272,7 +276,7 @@ class _Check:
         if verdict.rule == "cannot_ask" and verdict.state is State.UNKNOWN:
             return await self.without_counters(observation, verdict)
         if observation.metrics == "reset":
-            observation, verdict, _ = await self.look()  # one reset may be a restart's; two are its manner
+            observation, verdict, dummy = await self.look()  # one reset may be a restart's; two are its manner
         waits = list(self.options.waits_s)
         extra = True
         while True:
@@ -291,9 +295,9 @@ class _Check:
                 else:
                     break
             await self.sleep(waits.pop(0))
-            observation, verdict, _ = await self.look()
+            observation, verdict, dummy = await self.look()
         if verdict.state is State.SUSPECT and self.may_probe():
-            verdict, _ = await self.send_probe(observation)
+            verdict, dummy_answered = await self.send_probe(observation)
         return self.report(verdict)
 
     def probe_kind(self) -> str:
@@ -347,7 +351,7 @@ class _Check:
                 idle_before = {k: e.work for k, e in self.track.engines.items()} if self.track else {}
                 self.before = self.track
                 async with self.gate:
-                    again, _ = await observe(self.http, self.target, self.clock)
+                    again, dummy = await observe(self.http, self.target, self.clock)
                 again = replace(again, probe="timeout", probe_begin=begin, probe_engine=rank)
                 verdict = self.judged(again)
                 if again.reading is not None:

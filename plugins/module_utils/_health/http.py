@@ -10,7 +10,10 @@ import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-import httpx
+try:
+    import httpx
+except ImportError:  # the module or command that needs it says so
+    pass
 
 # A page is about 50 kB; 8 MB is 160 of them. More is not a metrics page.
 MAX_BYTES = 8 * 1024 * 1024

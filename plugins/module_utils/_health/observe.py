@@ -10,7 +10,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import httpx
+try:
+    import httpx
+except ImportError:  # the module or command that needs it says so
+    pass
 
 from .engines import ENGINES, PROXIES, Engine
 from .http import Answer, ask

@@ -7,7 +7,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import httpx
+try:
+    import httpx
+except ImportError:  # the module or command that needs it says so
+    pass
 
 from .http import Answer, ask
 

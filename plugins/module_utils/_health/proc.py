@@ -241,7 +241,7 @@ def memory_gib() -> tuple[float | None, float | None]:
     found: dict[str, float] = {}
     try:
         for line in (PROC / "meminfo").read_text().splitlines():
-            name, _, rest = line.partition(":")
+            name, dummy, rest = line.partition(":")
             if name in ("MemAvailable", "MemFree"):
                 found[name] = int(rest.split()[0]) / 1024 / 1024
     except (OSError, ValueError, IndexError):

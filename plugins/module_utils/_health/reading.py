@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from .engines import (
     ENGINES,
-    GAUGES,
     HEARTBEAT_LAST_STEP,
     HEARTBEAT_STEP_BUCKET,
     HEARTBEAT_STEPS,
@@ -151,7 +150,7 @@ def _pick(text: str, families: set[str], samples: list[tuple[str, dict[str, str]
         if engine.name == "llamacpp" and "llamacpp:n_decode_total" not in text and "llamacpp_n_decode" not in text:
             continue  # same names without the decode counter: ik_llama.cpp
         return engine
-    names = {name for name, _, _ in samples}
+    names = {sample[0] for sample in samples}
     return next((e for e in ENGINES if e.name == "nim" and names & {"num_requests_running"}), None)
 
 
@@ -161,7 +160,7 @@ def _proxy(text: str, families: set[str], samples: list[tuple[str, dict[str, str
             continue
         if proxy.series_label is None:
             return proxy.name
-        gauges = [labels for name, labels, _ in samples if name == "vllm_num_requests_running"]
+        gauges = [labels for name, labels, dummy_raw in samples if name == "vllm_num_requests_running"]
         if gauges and all(proxy.series_label in labels for labels in gauges):
             return proxy.name
     return None
@@ -278,7 +277,6 @@ def parse(text: str, engine: Engine | None = None) -> Page:
 
 
 def _declared(text: str, engine: Engine, gauge: str) -> bool:
-    assert gauge in GAUGES
     for series in engine.series:
         if series.meaning == gauge:
             colon = series.name.replace("_", ":", 1)

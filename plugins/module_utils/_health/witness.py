@@ -48,7 +48,7 @@ async def output_of(*argv: str, within_s: float = ANSWER_WITHIN_S) -> tuple[int,
     except OSError:
         return None
     try:
-        out, _ = await asyncio.wait_for(process.communicate(), within_s)
+        out, dummy = await asyncio.wait_for(process.communicate(), within_s)
     except TimeoutError:
         # in D state even SIGKILL waits; we do not
         with contextlib.suppress(ProcessLookupError):
@@ -59,7 +59,7 @@ async def output_of(*argv: str, within_s: float = ANSWER_WITHIN_S) -> tuple[int,
 
 def is_local(url: str) -> bool:
     """The address is this machine's own: loopback, or one of its interfaces'. Names are resolved; doubt is no."""
-    host, _ = urls.host_and_port(url)
+    host, dummy = urls.host_and_port(url)
     try:
         addresses = {info[4][0] for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except OSError:
@@ -184,7 +184,7 @@ def server_tree(pid: int, seen: proc.Snapshot) -> list[proc.Process]:
 
 def _processes(url: str, seen: proc.Snapshot) -> Host:
     """What the server's process tree shows."""
-    available, _ = proc.memory_gib()
+    available, dummy = proc.memory_gib()
     host = Host(memory_pressure=proc.memory_pressure(), memory_available_gib=available)
     found = seen.listener(urls.host_and_port(url)[1])
     if found is None:
