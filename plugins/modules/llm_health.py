@@ -254,7 +254,7 @@ def _subjects(params):
     if params["servers"] is not None:
         described += core_servers.validate(params["servers"], "servers")
     if params["config"]:
-        described += core_servers.from_document(yaml_file.load(params["config"]), params["config"])[0]
+        described += core_servers.from_document(yaml_file.load(params["config"]), params["config"]).servers
     found += [request.subject_of_server(server) for server in described]
     if not found:
         raise ConfigError(["servers: is empty; there is nothing to check"])

@@ -331,8 +331,17 @@ def validate(value: Any, path: str = "llm_servers") -> tuple[Server, ...]:
 LIST_KEYS = ("llm_servers", "servers")
 
 
-def from_document(document: Any, name: str) -> tuple[tuple[Server, ...], Mapping[str, Any]]:
-    """Servers and settings of a servers.yml's document. `name` is the file's. Raises ConfigError."""
+@dataclass(frozen=True)
+class Description:
+    """A servers.yml. `settings`: the policy's, by name, not yet validated. `notify_command`: argv, or empty."""
+
+    servers: tuple[Server, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    notify_command: tuple[str, ...] = ()
+
+
+def from_document(document: Any, name: str) -> Description:
+    """What a servers.yml's document describes. `name` is the file's. Raises ConfigError with every fault."""
     if document is None:
         raise ConfigError([f"{name}: is empty; it needs llm_servers, a list of servers"])
     if isinstance(document, list):
@@ -340,10 +349,11 @@ def from_document(document: Any, name: str) -> tuple[tuple[Server, ...], Mapping
     if not isinstance(document, Mapping):
         raise ConfigError([f"{name}: needs llm_servers, a list of servers"])
     keys = [key for key in LIST_KEYS if key in document]
+    known = (*LIST_KEYS, "settings", "notify_command")
     faults = [
-        f"{name}: {key}: is not known here; known are llm_servers and settings"
+        f"{name}: {key}: is not known here; known are llm_servers, settings and notify_command"
         for key in document
-        if key not in (*LIST_KEYS, "settings")
+        if key not in known
     ]
     if len(keys) != 1:
         faults.append(f"{name}: needs llm_servers, a list of servers")
@@ -351,6 +361,11 @@ def from_document(document: Any, name: str) -> tuple[tuple[Server, ...], Mapping
     if not isinstance(settings, Mapping):
         faults.append(f"{name}: settings: must be a mapping of setting names to values")
         settings = {}
+    words = _Faults()
+    notify: tuple[str, ...] = ()
+    if document.get("notify_command"):
+        notify = _argv(document["notify_command"], f"{name}: notify_command", words)
+    faults += words.sentences
     servers: tuple[Server, ...] = ()
     if len(keys) == 1:
         try:
@@ -359,4 +374,4 @@ def from_document(document: Any, name: str) -> tuple[tuple[Server, ...], Mapping
             faults += [f"{name}: {fault}" for fault in error.faults]
     if faults:
         raise ConfigError(faults)
-    return servers, settings
+    return Description(servers, settings, notify)

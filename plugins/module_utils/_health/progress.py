@@ -64,10 +64,16 @@ class EngineTrack:
 
     @property
     def silent_since(self) -> float:
-        """When the silence began: the last sign of progress, or the last moment without work, whichever is later."""
+        """When the silence began: the last sign of progress, or the last moment without work, whichever is later.
+
+        Where both requests and our probe wait, the work that came first counts: a probe makes no silence shorter.
+        """
+        begun = []
+        if self.work:
+            begun.append(max(self.progress_t, self.idle_t if self.idle_t is not None else self.progress_t))
         if self.debt_t is not None:
-            return max(self.progress_t, self.debt_t)
-        return max(self.progress_t, self.idle_t if self.idle_t is not None else self.progress_t)
+            begun.append(max(self.progress_t, self.debt_t))
+        return min(begun, default=self.progress_t)
 
 
 @dataclass(frozen=True)

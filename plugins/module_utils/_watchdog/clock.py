@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The watchdog's clock: seconds that never run backwards, go on across reboots, and follow no jump of the wall clock.
+
+Within a boot it is the boot clock. Across a reboot it goes on by the wall clock's difference, but where the wall clock
+is unsure only by this boot's uptime: what happened in an earlier boot is never taken to be older than that, so a clock
+that jumps a day ahead cannot give the restart budget back.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """Where the clock stood when it was last read. `wall`: seconds since the epoch."""
+
+    t: float
+    boot: str
+    uptime_s: float
+    wall: float
+
+
+@dataclass(frozen=True)
+class Now:
+    """This machine's clocks at one moment. `sure`: the wall clock is known to be synchronised."""
+
+    boot: str
+    uptime_s: float
+    wall: float
+    sure: bool
+
+
+def advance(anchor: Anchor | None, now: Now) -> Anchor:
+    """The clock now. Pure."""
+    if anchor is None:
+        return Anchor(now.wall, now.boot, now.uptime_s, now.wall)
+    if anchor.boot == now.boot:
+        t = anchor.t + max(now.uptime_s - anchor.uptime_s, 0.0)
+    else:
+        passed = now.wall - anchor.wall
+        if not now.sure or passed < now.uptime_s:
+            passed = now.uptime_s
+        t = anchor.t + max(passed, 0.0)
+    return Anchor(t, now.boot, now.uptime_s, now.wall)
+
+
+def read() -> Now:
+    """This machine's clocks."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = "unknown"
+    sure = Path("/run/systemd/timesync/synchronized").exists() or Path("/run/chrony").exists()
+    return Now(boot, time.clock_gettime(time.CLOCK_BOOTTIME), time.time(), sure)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the watchdog remembers of one server from run to run. Data only; `decide` makes the next one.
+
+Times are on the observations' clock. On a host that clock is made so that it goes on across reboots (see `clock`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .._health.progress import Track
+
+
+@dataclass(frozen=True)
+class Act:
+    """A restart or start. `fruitful`: progress was seen after it; None: not known yet. `ours`: not a person's drill."""
+
+    t: float
+    action: str
+    reason: str
+    fruitful: bool | None = None
+    counts: bool = True
+
+
+@dataclass(frozen=True)
+class Pause:
+    """An innocent pause: this long nothing moved with work in flight, and then it went on."""
+
+    t: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One server's memory.
+
+    Invariants: `acts` and `pauses` are in order of time; `latched` stays until a person clears it;
+    `stopped_since` is when both independent witnesses began to say "stopped" without a break.
+    """
+
+    track: Track | None = None
+    acts: tuple[Act, ...] = ()
+    latched: str | None = None
+    pauses: tuple[Pause, ...] = ()
+    power_w: tuple[float, ...] = ()
+    cpu_seconds: float | None = None
+    cpu_flat: bool = False
+    rank_cpu_seconds: dict[str, float] = field(default_factory=dict)
+    stopped_since: float | None = None
+    compiled_t: float | None = None
+    tainted: bool = False
+    dead_rule: str | None = None
+    dead_seen: int = 0
+    unresponsive_since: float | None = None
+    unresponsive_seen: int = 0
+    unresponsive_still: bool = True
+    never_ready_t: tuple[float, ...] = ()
+    doubt_since: float | None = None
+    doubt_state: str | None = None
+    probed_t: float | None = None
+    proof_t: float | None = None
+    identity: str | None = None

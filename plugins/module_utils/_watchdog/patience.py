@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How long a silence must be before it convicts an engine, and why. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .._core.settings import Settings
+from .._health.progress import WHOLE, EngineTrack, Track
+from .memory import Memory
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Seconds of silence, and the rule that set them."""
+
+    seconds: float
+    rule: str
+
+
+def innocent_pause(settings: Settings, memory: Memory, now: float) -> float:
+    """The second-longest innocent pause remembered; one alone may have been a freak."""
+    recent = sorted((p.seconds for p in memory.pauses if now - p.t <= settings.learned_days * 86_400), reverse=True)
+    return recent[1] if len(recent) > 1 else 0.0
+
+
+def witnesses_stopped(memory: Memory, engine: EngineTrack) -> bool:
+    """Power and CPU time, independent of each other, said "stopped" in every observation of this silence."""
+    return memory.stopped_since is not None and memory.stopped_since <= engine.silent_since + 1.0
+
+
+def patience(settings: Settings, memory: Memory, track: Track, label: str) -> Patience:
+    """The patience for one engine now."""
+    engine = track.engines[label]
+    last = engine.last
+    found = Patience(settings.patience_s, "patience_s")
+    if engine.heartbeat_trusted:
+        shown = last.longest_step_s if last is not None and last.longest_step_s is not None else None
+        if shown is None:
+            shown = max((p.seconds for p in memory.pauses), default=0.0)
+        least = min(settings.patience_heartbeat_s, settings.patience_s)
+        found = Patience(max(least, settings.heartbeat_step_factor * shown), "patience_heartbeat_s")
+    elif witnesses_stopped(memory, engine) and settings.patience_witness_s < found.seconds:
+        found = Patience(settings.patience_witness_s, "patience_witness_s")
+    waiting_alone = last is not None and not last.running and bool(last.waiting)
+    if waiting_alone and label != WHOLE and settings.patience_waiting_s < found.seconds:
+        found = Patience(settings.patience_waiting_s, "patience_waiting_s")
+    learned = settings.learned_factor * innocent_pause(settings, memory, track.t)
+    if learned > found.seconds:
+        found = Patience(learned, "learned")
+    if found.seconds > settings.patience_extended_s:
+        found = Patience(max(settings.patience_extended_s, settings.patience_s), "patience_extended_s")
+    if settings.step_limit_s is not None and settings.step_limit_factor * settings.step_limit_s > found.seconds:
+        found = Patience(settings.step_limit_factor * settings.step_limit_s, "step_limit_s")
+    if memory.compiled_t is not None and memory.compiled_t > engine.silent_since:
+        # time with a compiler at work does not count: the patience starts anew at its last sighting
+        anew = memory.compiled_t - engine.silent_since + found.seconds
+        cap = max(settings.patience_extended_s, found.seconds)
+        found = Patience(min(anew, cap), "compiler")
+    return found
+
+
+def all_patiences(settings: Settings, memory: Memory, track: Track) -> dict[str, Patience]:
+    """By engine label."""
+    return {label: patience(settings, memory, track, label) for label in track.engines}

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The durable part: one state file and one lock per server, one append-only journal, traces. Crash-safe and bounded.
+
+A write that does not succeed raises `CannotRecord`, and whoever meant to act must not: an act that is not recorded
+would be forgotten by the budget.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from .._core.codec import decode, encode
+from .clock import Anchor
+from .memory import Act, Memory
+
+DEFAULT_FOLDER = Path("/var/lib/gb10-serving")
+JOURNAL_BYTES = 5 * 1024 * 1024
+TRACE_BYTES = 20 * 1024 * 1024
+
+
+class CannotRecord(OSError):
+    """A record could not be written whole. The sentence names the file."""
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """A restart or start under way. `phase`: the step that is being done or waited for; written before it is done.
+
+    `accused_start`: what identified the process when the proof was made; another one is not stopped for it.
+    """
+
+    id: str
+    action: str
+    reason: str
+    phase: str
+    begun_t: float
+    phase_t: float
+    accused_start: str | None = None
+    evidence: str | None = None
+    counts: bool = True
+    by: str = "watchdog"
+    drain: bool = False
+    killed: bool = False
+    warned: bool = False
+
+
+@dataclass(frozen=True)
+class Maintenance:
+    """Hands off until `until` (seconds since the epoch), by whom and why."""
+
+    until: float
+    reason: str
+    by: str
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """All that is kept of one server."""
+
+    name: str
+    memory: Memory = field(default_factory=Memory)
+    anchor: Anchor | None = None
+    transaction: Transaction | None = None
+    maintenance: Maintenance | None = None
+    state: str | None = None
+    reason: str | None = None
+    rule: str | None = None
+    accused: str | None = None
+    state_since: float | None = None
+    looked_wall: float | None = None
+    engine: str | None = None
+    running: float | None = None
+    waiting: float | None = None
+    silence_s: float | None = None
+    patience_s: float | None = None
+    patience_rule: str | None = None
+    decision: str | None = None
+    tokens_per_second: float | None = None
+    steps_per_second: float | None = None
+    alerted: str | None = None
+    sister_since: float | None = None
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replaces a file by its new content, or leaves it as it was. Raises CannotRecord."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise CannotRecord(f"{path}: cannot be written ({error.strerror}); nothing is done until it can") from None
+
+
+class Store:
+    """The files of one host."""
+
+    def __init__(self, folder: Path = DEFAULT_FOLDER) -> None:
+        self.folder = folder
+        self.notes: list[str] = []
+
+    def prepare(self) -> None:
+        """Makes the folders. Raises CannotRecord."""
+        try:
+            for name in ("memory", "locks", "evidence", "traces"):
+                (self.folder / name).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CannotRecord(f"{self.folder}: cannot be made ({error.strerror})") from None
+
+    # one server's state
+
+    def _file(self, name: str) -> Path:
+        return self.folder / "memory" / f"{name.replace('/', '_')}.json"
+
+    def load(self, name: str) -> ServerState:
+        """The server's state. A broken file is set aside, and the acts come back from the journal: none is forgotten."""
+        path = self._file(name)
+        try:
+            return decode(ServerState, json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            broken = False
+        except (OSError, ValueError) as error:
+            broken = True
+            reason = error.strerror if isinstance(error, OSError) else "it is not whole"
+            self.notes.append(f"{path}: cannot be read ({reason}); set aside, and its acts are taken from the journal")
+            with contextlib.suppress(OSError):
+                path.replace(path.with_suffix(".broken"))
+        return self._from_journal(name, broken)
+
+    def _from_journal(self, name: str, broken: bool) -> ServerState:
+        acts: list[Act] = []
+        latched = None
+        transaction: Transaction | None = None
+        anchor = None
+        for row in self.journal(name):
+            if row.get("event") == "decided" and isinstance(row.get("t"), (int, float)):
+                acts.append(
+                    Act(
+                        float(row["t"]),
+                        str(row.get("action")),
+                        str(row.get("reason")),
+                        None,
+                        bool(row.get("counts", True)),
+                    )
+                )
+            if row.get("event") == "latched":
+                latched = str(row.get("reason"))
+            if row.get("event") == "cleared":
+                latched = None
+                acts = []
+            with contextlib.suppress(ValueError):
+                if isinstance(row.get("transaction"), dict):
+                    transaction = decode(Transaction, row["transaction"])
+                if row.get("event") in ("closed", "aborted"):
+                    transaction = None
+                if isinstance(row.get("anchor"), dict):
+                    anchor = decode(Anchor, row["anchor"])
+        if not broken and not acts and latched is None:
+            return ServerState(name)
+        return ServerState(name, Memory(acts=tuple(acts), latched=latched), anchor, transaction)
+
+    def save(self, state: ServerState) -> None:
+        """Writes the state whole. Raises CannotRecord."""
+        write_whole(self._file(state.name), json.dumps(encode(state)))
+
+    # the journal
+
+    @property
+    def journal_file(self) -> Path:
+        """Append-only, one JSON object a line."""
+        return self.folder / "journal.jsonl"
+
+    def record(self, event: str, server: str, **more: Any) -> None:
+        """Appends one record, on disk when this returns. Raises CannotRecord."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        line = json.dumps({"time": now, "event": event, "server": server, **{k: encode(v) for k, v in more.items()}})
+        path = self.journal_file
+        try:
+            if path.exists() and path.stat().st_size > JOURNAL_BYTES:
+                path.replace(path.with_suffix(".1.jsonl"))
+            # a line that was cut off by a power cut must not swallow this one
+            torn = path.exists() and path.stat().st_size > 0 and not _ends_with_newline(path)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(("\n" if torn else "") + line + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise CannotRecord(f"{path}: cannot be written ({error.strerror}); nothing is done until it can") from None
+
+    def journal(self, server: str | None = None) -> Iterator[dict[str, Any]]:
+        """Records in order of time; lines that are not whole are left out."""
+        for path in (self.journal_file.with_suffix(".1.jsonl"), self.journal_file):
+            try:
+                lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            except OSError:
+                continue
+            for line in lines:
+                try:
+                    row = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(row, dict) and (server is None or row.get("server") == server):
+                    yield row
+
+    # traces
+
+    def trace(self, name: str, header: str, line: str) -> None:
+        """Appends one observation. A trace is evidence, not memory: a full disk loses it without stopping anything."""
+        path = self.folder / "traces" / f"{name}.jsonl"
+        with contextlib.suppress(OSError):
+            if path.exists() and path.stat().st_size > TRACE_BYTES:
+                path.replace(path.with_suffix(".1.jsonl"))
+            fresh = not path.exists() or path.stat().st_size == 0
+            with path.open("a", encoding="utf-8") as file:
+                if not fresh and not _ends_with_newline(path):
+                    file.write("\n")
+                file.write((header + "\n" if fresh else "") + line + "\n")
+
+    # locks
+
+    @contextmanager
+    def lock(self, name: str, wait: bool = False) -> Iterator[bool]:
+        """Holds the server's lock; False when somebody else does. People's own commands share it (llm-watchdog lock)."""
+        path = self.folder / "locks" / f"{name}.lock"
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise CannotRecord(f"{path}: cannot be opened ({error.strerror})") from None
+        try:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except OSError:
+                yield False
+                return
+            yield True
+        finally:
+            os.close(file)
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
+
+def in_phase(transaction: Transaction, phase: str, t: float, **more: Any) -> Transaction:
+    """The transaction in its next phase."""
+    return replace(transaction, phase=phase, phase_t=t, **more)

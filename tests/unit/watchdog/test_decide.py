@@ -1,0 +1,456 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The policy: case by case, by replay of the example traces, and by a machine that tries every order of events."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ansible_collections.gb10.serving.plugins.module_utils._core.errors import ConfigError
+from ansible_collections.gb10.serving.plugins.module_utils._core.settings import Settings
+from ansible_collections.gb10.serving.plugins.module_utils._health.observation import Host, Lease, Observation, Service
+from ansible_collections.gb10.serving.plugins.module_utils._health.reading import EngineReading, Reading
+from ansible_collections.gb10.serving.plugins.module_utils._watchdog.decide import Action, Surroundings, step
+from ansible_collections.gb10.serving.plugins.module_utils._watchdog.memory import Memory
+from ansible_collections.gb10.serving.plugins.module_utils._watchdog.replay import replay
+from ansible_collections.gb10.serving.plugins.module_utils._watchdog.trace import parse
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+TRACES = Path(__file__).parents[2] / "fixtures" / "traces"
+UP = Service("active", -7200.0, True)
+
+
+def seen(t, moved=0.0, **more):
+    """A server with two requests whose steps stand at `moved`, unless said otherwise."""
+    engine = {"running": 2.0, "waiting": 0.0, "steps": 1000.0 + moved, "kv_usage": 0.3, **more.pop("engine", {})}
+    start = more.pop("start", 1000.0)
+    reading = Reading(engines={"0": EngineReading(**engine)}, start_time=start)
+    if more.get("metrics", "ok") != "ok":
+        reading = None
+    return Observation(t=float(t), reading=reading, **{"metrics": "ok", "service": UP, **more})
+
+
+def walk(observations, settings=None, memory=None, around=None, **more):
+    """The steps of a list of observations."""
+    memory, found = memory or Memory(), []
+    for observation in observations:
+        found.append(step(settings or Settings(), memory, observation, around or Surroundings(), **more))
+        memory = found[-1].memory
+    return found
+
+
+def actions(observations, settings=None, **more):
+    """(t, action) of every observation with one."""
+    return [
+        (observation.t, done.decision.action.value)
+        for observation, done in zip(observations, walk(observations, settings, **more), strict=True)
+        if done.decision.action is not Action.NONE
+    ]
+
+
+def frozen(until, start=0, every=20, **more):
+    return [seen(t, **more) for t in range(start, until + 1, every)]
+
+
+def test_a_frozen_server_is_restarted_once_and_not_again_within_the_cooldown():
+    assert actions(frozen(600 + 2680)) == [(600.0, "restart")]
+
+
+def test_frozen_for_a_day_the_second_fruitless_restart_latches():
+    found = actions(frozen(30_000, every=60))
+    assert [action for _, action in found[:2]] == ["restart", "restart"]
+    assert {action for _, action in found[2:]} == {"latched"}
+
+
+def test_progress_between_restarts_spends_the_budget_and_then_latches():
+    settings = Settings(cooldown_s=600.0, budget_6h=2, budget_24h=9)
+    observations, moved = [], 0.0
+    for t in range(0, 8000, 20):
+        moved += 1.0 if t % 2000 < 100 else 0.0
+        observations.append(seen(t, moved))
+    found = actions(observations, settings)
+    assert [action for _, action in found if action == "restart"] == ["restart"] * 2
+    assert found[-1][1] == "latched"
+
+
+PATIENCE = [
+    ("stock vLLM", {}, {}, 600),
+    ("heartbeat", {"heartbeat": 7.0}, {}, 180),
+    ("heartbeat, a step of 100 s was seen", {"heartbeat": 7.0, "longest_step_s": 100.0}, {}, 400),
+    ("heartbeat, capped", {"heartbeat": 7.0, "longest_step_s": 2000.0}, {}, 2700),
+    ("scheduler stall", {"running": 0.0, "waiting": 3.0}, {}, 300),
+    ("the engine's own step limit", {}, {"step_limit_s": 1800.0}, 2160),
+    ("a setting", {}, {"patience_s": 100.0}, 100),
+]
+
+
+@pytest.mark.parametrize(("engine", "settings", "right"), [c[1:] for c in PATIENCE], ids=[c[0] for c in PATIENCE])
+def test_patience(engine, settings, right):
+    found = actions(frozen(3000, engine=engine), Settings(**settings))
+    assert found[0][1] == "restart"
+    assert right <= found[0][0] <= right + 20
+
+
+def test_time_with_a_compiler_does_not_count_up_to_its_cap():
+    compiling = Host(compilers=("cicc",))
+    found = actions([*frozen(500, host=compiling), *frozen(3000, start=520)])
+    assert found[0] == (1100.0, "restart")
+    assert actions(frozen(6000, host=compiling))[0] == (2700.0, "restart")
+
+
+def test_a_compiler_on_another_rank_counts_too():
+    from ansible_collections.gb10.serving.plugins.module_utils._health.observation import Rank
+
+    ranks = (Rank(host="spark2", compilers=("nvcc",)),)
+    assert actions([*frozen(500, ranks=ranks), *frozen(1080, start=520, ranks=())]) == []
+
+
+def working(until, watts, every=20):
+    return [seen(t, t, host=Host(gpu_power_w=watts + t % 7, cpu_seconds=float(t))) for t in range(0, until, every)]
+
+
+def test_two_independent_witnesses_shorten_the_patience():
+    before = working(2000, 45.0)
+    still = [seen(t, 1980, host=Host(gpu_power_w=20.0, cpu_seconds=1980.0)) for t in range(2000, 2600, 20)]
+    assert actions([*before, *still])[0][0] == pytest.approx(1980 + 420, abs=20)
+    power_alone = [seen(t, 1980, host=Host(gpu_power_w=20.0, cpu_seconds=float(t))) for t in range(2000, 2700, 20)]
+    assert actions([*before, *power_alone])[0][0] == pytest.approx(1980 + 600, abs=20)
+    few = working(1000, 45.0)
+    still = [seen(t, 980, host=Host(gpu_power_w=20.0, cpu_seconds=980.0)) for t in range(1000, 1700, 20)]
+    assert actions([*few, *still])[0][0] == pytest.approx(980 + 600, abs=20)
+
+
+def test_innocent_pauses_are_learned_but_not_those_with_an_excuse():
+    def pauses(**more):
+        observations, moved = [], 0.0
+        for n in range(3):
+            for t in range(0, 500, 20):
+                moved += 1.0 if t == 0 else 0.0
+                observations.append(seen(n * 500 + t, moved, **more))
+        return walk([*observations, seen(1500, moved + 1)])[-1].memory.pauses
+
+    assert len(pauses()) == 3
+    assert pauses(busy_leases=(Lease("nightly", True, 9e9),)) == ()
+    assert pauses(host=Host(memory_pressure=0.5)) == ()
+    assert pauses(host=Host(compilers=("ninja",))) == ()
+    longer = Settings(patience_s=550.0)
+    after = walk([*[seen(t, t // 500) for t in range(0, 1520, 20)]], longer)[-1].memory
+    assert actions(frozen(3000, start=1520), longer, memory=after)[0][0] > 1520 + 600
+
+
+def test_a_gap_in_our_own_runs_voids_the_proof():
+    assert actions([*frozen(580), *frozen(1300, start=800)]) == []
+    assert actions([*frozen(580), *frozen(1400, start=800)])[0][0] == 1400.0
+
+
+LAST_PROOF = [
+    ("ok", []),
+    (None, [(600.0, "restart")]),
+    ("timeout", [(600.0, "restart")]),
+    ("http 503", [(600.0, "restart")]),
+    ("http 400", []),
+]
+
+
+@pytest.mark.parametrize(("probe", "right"), LAST_PROOF, ids=[str(case[0]) for case in LAST_PROOF])
+def test_the_last_proof(probe, right):
+    observations = [*frozen(580), seen(600, probe=probe)]
+    if probe == "http 503":
+        observations[-1] = replace(observations[-1], health="ok", probe_says_dead=False)
+    assert actions(observations) == right
+
+
+def test_where_it_can_be_sent_the_last_proof_is_asked_for_first():
+    done = walk(frozen(600), sends_proof=True)[-1]
+    assert done.decision.prove
+    assert done.decision.action is Action.NONE
+    assert not done.memory.acts
+
+
+HANDS_OFF = [
+    ("not wanted", {"service": Service("active", -7200.0, False)}),
+    ("intent unknown", {"service": Service("active", -7200.0, None)}),
+    ("no service known", {"service": Service()}),
+    ("GPU gone", {"host": Host(gpu_present=False)}),
+    ("thrashing", {"host": Host(memory_pressure=0.4)}),
+    ("asleep", {"engine": {"sleeping": True}}),
+    ("paused", {"paused": True}),
+    ("401", {"metrics": "http 401"}),
+    ("no answer, CPU unknown", {"metrics": "timeout"}),
+    ("stale gauges", {"host": Host(clients=0, gpu_utilization=0.0)}),
+    ("refused and never ready", {"metrics": "refused", "service": Service("active", -99_999.0, True)}),
+    ("down, intent unknown", {"metrics": "refused", "service": Service("inactive", None, None)}),
+    ("stopped", {"metrics": "refused", "service": Service("inactive", None, False)}),
+]
+
+
+@pytest.mark.parametrize("more", [case[1] for case in HANDS_OFF], ids=[case[0] for case in HANDS_OFF])
+def test_hands_off_for_ever(more):
+    assert actions(frozen(20_000, every=60, **more)) == []
+
+
+def test_down_but_wanted_is_started_when_seen_twice():
+    down = {"metrics": "refused", "service": Service("inactive", None, True)}
+    found = walk([seen(0), *frozen(80, start=20, **down)])
+    assert [done.decision.action.value for done in found] == ["none", "none", "start", "none", "none"]
+
+
+def test_dead_by_its_own_word_when_seen_twice():
+    assert actions([seen(0), seen(20, health="dead"), seen(40, health="dead"), seen(60, health="dead")]) == [
+        (40.0, "restart")
+    ]
+
+
+def test_ready_then_refused_for_the_patience():
+    assert actions([seen(0), *frozen(2000, start=20, metrics="refused")])[0] == (620.0, "restart")
+
+
+def test_silent_and_burning_no_cpu_for_the_patience():
+    still = {"metrics": "timeout", "host": Host(cpu_seconds=50.0, memory_pressure=0.0)}
+    assert actions([seen(0), *frozen(2000, start=20, **still)])[0] == (620.0, "restart")
+    burning = [
+        replace(o, host=Host(cpu_seconds=o.t, memory_pressure=0.0)) for o in frozen(2000, start=20, metrics="timeout")
+    ]
+    assert actions([seen(0), *burning]) == []
+
+
+def test_busy_leases():
+    lease = (Lease("nightly", True, 9e9),)
+    assert actions(frozen(700, busy_leases=lease))[0] == (600.0, "restart")
+    assert actions(frozen(5000, busy_leases=lease), Settings(busy_policy="never")) == []
+    dead_jobs = (Lease("nightly", False, 9e9),)
+    assert actions(frozen(700, busy_leases=dead_jobs), Settings(busy_policy="never"))[0] == (600.0, "restart")
+    expired = (Lease("nightly", True, 10.0),)
+    assert actions(frozen(700, busy_leases=expired), Settings(busy_policy="never"))[0] == (600.0, "restart")
+
+
+def test_put_off_while_a_sister_does_not_serve_but_not_for_ever():
+    found = actions(frozen(2000), around=Surroundings("b", 500.0))
+    assert found[0][0] == 1100.0
+
+
+def test_observe_decides_and_touches_nothing():
+    done = walk(frozen(700), Settings(mode="observe"))
+    assert not done[-1].memory.acts
+    assert "would restart" in done[-1].decision.reason
+
+
+def test_three_starts_that_were_never_ready_latch_whoever_made_them():
+    down = [
+        seen(t, metrics="refused", service=Service("active", float(t // 600 * 600), True)) for t in range(0, 2400, 20)
+    ]
+    assert walk(down)[-1].memory.latched
+    assert (
+        actions([*down, *frozen(2500, start=2400, metrics="refused", service=Service("failed", None, True))])[-1][1]
+        == "latched"
+    )
+
+
+def test_a_doubt_becomes_a_persons_after_15_minutes():
+    found = walk(frozen(1000, metrics="http 401"))
+    assert found[40].decision.alert is None
+    assert found[46].decision.alert
+
+
+def test_an_idle_server_is_probed_now_and_then_and_not_under_a_lease():
+    idle = {"engine": {"running": 0.0}}
+    assert walk([seen(0, **idle)])[-1].decision.probe
+    assert not walk([seen(0, **idle, busy_leases=(Lease("x", True, 9e9),))])[-1].decision.probe
+    memory = replace(Memory(), probed_t=0.0)
+    assert not walk(frozen(580, **idle), memory=memory)[-1].decision.probe
+    assert walk(frozen(600, **idle), memory=memory)[-1].decision.probe
+    assert not walk([seen(0), seen(20)])[-1].decision.probe, "a server with work in flight is never probed"
+
+
+RIGHT = {
+    "idle-night": ({"idle"}, 0),
+    "stopped-on-purpose": ({"stopped"}, 0),
+    "starting-870s": ({"starting", "busy"}, 0),
+    "frozen-12-days": ({"busy", "stalled", "hung"}, 1),
+    "long-prefill-kv-rises": ({"busy"}, 0),
+    "metrics-401": ({"unknown"}, 0),
+    "restarted-by-someone": ({"busy"}, 0),
+    "jit-with-compiler-520s": ({"busy", "stalled"}, 0),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_example_traces(name):
+    text = (TRACES / f"{name}.jsonl").read_text()
+    rows = list(replay(parse(text, name)))
+    states, restarts = RIGHT[name]
+    assert set(rows[-1]["summary"]["states"]) == states
+    assert rows[-1]["summary"]["restarts"] == restarts
+    assert rows[-1]["summary"]["latched"] is False
+    if restarts:
+        assert 100 <= rows[-1]["summary"]["first_restart_t"] <= 700
+    assert [json.dumps(row) for row in rows] == [json.dumps(row) for row in replay(parse(text, name))]
+
+
+BAD_TRACES = [
+    ("", "is empty"),
+    ("{}\n", "header"),
+    ('{"trace": 2}\n', "version"),
+    ('{"trace": 1, "settings": {"patince_s": 3}}\n', "settings.patince_s"),
+    ('{"trace": 1, "settings": {"patience_s": "x"}}\n', "settings.patience_s"),
+    ('{"trace": 1, "settings": {"busy_policy": "maybe"}}\n', "settings.busy_policy"),
+    ('{"trace": 1}\nnonsense\n{"t": 1}\n', "line 2"),
+    ('{"trace": 1}\n{"metrics": "ok"}\n{"t": 1}\n', "line 2: t"),
+    ('{"trace": 1}\n{"t": 5}\n{"t": 1}\n', "backwards"),
+    ('{"trace": 1}\n[1]\n{"t": 1}\n', "line 2"),
+]
+
+
+@pytest.mark.parametrize(("text", "word"), BAD_TRACES, ids=[case[1] for case in BAD_TRACES])
+def test_bad_traces_are_refused_by_file_and_key(text, word):
+    with pytest.raises(ConfigError) as refused:
+        parse(text, "x.jsonl")
+    assert word in str(refused.value)
+    assert "x.jsonl" in str(refused.value)
+
+
+def test_a_line_cut_off_at_the_end_is_dropped_with_a_note():
+    read = parse('{"trace": 1}\n{"t": 1}\n{"t": 2, "met', "x.jsonl")
+    assert len(read.observations) == 1
+    assert "line 3" in read.note
+
+
+class Policy(RuleBasedStateMachine):
+    """A server to which everything happens in any order; the invariants are the promises of the README."""
+
+    def __init__(self):
+        super().__init__()
+        self.settings = Settings(
+            patience_s=200.0, patience_waiting_s=100.0, patience_heartbeat_s=60.0, cooldown_s=500.0
+        )
+        self.memory, self.t, self.steps, self.start = Memory(), 0.0, 0.0, 1.0
+        self.acts, self.cleared = [], 0.0
+        self.moved_t = self.work_t = 0.0
+        self.latched = False
+        self.working = True
+        self.service = UP
+        self.silent_since = 0.0
+
+    def look(self, gap=20.0, **more):
+        self.t += gap
+        engine = {
+            "running": 2.0 if self.working else 0.0,
+            "waiting": 0.0,
+            "steps": self.steps,
+            **more.pop("engine", {}),
+        }
+        reading = Reading(engines={"0": EngineReading(**engine)}, start_time=self.start)
+        metrics = more.pop("metrics", "ok")
+        observation = Observation(
+            t=self.t, metrics=metrics, reading=reading if metrics == "ok" else None, service=self.service, **more
+        )
+        before = self.memory
+        done = step(self.settings, before, observation)
+        self.memory = done.memory
+        action = done.decision.action
+        if action in (Action.RESTART, Action.START):
+            assert not before.latched, "latched means latched"
+            assert self.service.wanted is True
+            state = done.verdict.state.value
+            assert state in ("hung", "dead", "unresponsive")
+            assert done.verdict.restart_justified or state == "unresponsive"
+            if action is Action.RESTART and state == "hung":
+                assert self.t - self.silent_since >= 59.9
+                assert more.get("probe") != "ok"
+            assert not self.acts or self.t - self.acts[-1] >= self.settings.cooldown_s
+            self.acts.append(self.t)
+            assert self.memory.acts[-1].t == self.t, "recorded with the decision"
+        for window, budget in ((6 * 3600, self.settings.budget_6h), (24 * 3600, self.settings.budget_24h)):
+            assert sum(1 for at in self.acts if at > self.cleared and self.t - at < window) <= budget
+        return done
+
+    @rule(n=st.integers(1, 12), gap=st.sampled_from([20.0, 60.0, 170.0]))
+    def stands_still(self, n, gap):
+        for _ in range(n):
+            self.look(gap)
+
+    @rule(probe=st.sampled_from(["ok", "timeout", "http 400", "http 500"]))
+    def is_probed(self, probe):
+        self.look(probe=probe)
+        if probe == "ok":
+            self.silent_since = self.t
+
+    @rule()
+    def moves(self):
+        self.steps += 1
+        self.look()
+        self.silent_since = self.t
+
+    @rule()
+    def falls_idle(self):
+        self.working = False
+        self.look()
+        self.silent_since = self.t
+
+    @rule()
+    def gets_work(self):
+        self.working = True
+        self.look()
+
+    @rule()
+    def is_restarted_by_somebody(self):
+        self.start, self.steps = self.t + 1, 0.0
+        self.service = Service("active", self.t, True)
+        self.look()
+        self.silent_since = self.t
+
+    @rule(
+        metrics=st.sampled_from(["refused", "timeout", "http 401", "unreadable", "connect timeout"]),
+        n=st.integers(1, 8),
+    )
+    def cannot_be_read(self, metrics, n):
+        for _ in range(n):
+            self.look(metrics=metrics)
+
+    @rule(health=st.sampled_from(["dead", "timeout", "http 503"]))
+    def says(self, health):
+        self.look(health=health)
+
+    @rule(wanted=st.sampled_from([True, False, None]), state=st.sampled_from(["active", "inactive", "failed"]))
+    def is_meant(self, wanted, state):
+        self.service = Service(state, self.service.since, wanted)
+        self.look(metrics="ok" if state == "active" else "refused")
+
+    @rule()
+    def is_not_looked_at(self):
+        self.look(gap=1000.0)
+        self.silent_since = self.t
+
+    @rule(
+        host=st.sampled_from([Host(gpu_present=False), Host(memory_pressure=0.5), Host(clients=0, gpu_utilization=0.0)])
+    )
+    def host_is_ill(self, host):
+        done = self.look(host=host)
+        assert done.decision.action in (Action.NONE, Action.LATCHED, Action.START, Action.RESTART)
+        if host.gpu_present is False and done.verdict.state.value == "host_fault":
+            assert done.decision.action is Action.NONE
+
+    @rule()
+    def is_asleep(self):
+        assert self.look(engine={"sleeping": True}).decision.action is Action.NONE
+
+    @precondition(lambda self: self.memory.latched)
+    @rule()
+    def is_cleared(self):
+        self.memory = replace(self.memory, latched=None, acts=(), never_ready_t=())
+        self.cleared = self.t
+        self.acts = []
+
+    @invariant()
+    def memory_is_bounded(self):
+        assert len(self.memory.power_w) <= 500
+        assert len(self.memory.pauses) <= 200
+        assert len(self.memory.never_ready_t) <= 10
+
+
+Policy.TestCase.settings = hypothesis_settings(max_examples=150, stateful_step_count=40, deadline=None)
+test_policy = Policy.TestCase
