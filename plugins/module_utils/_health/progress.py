@@ -4,6 +4,7 @@
 Invariants, for every engine of a `Track`:
 - `progress_t` is the end of the last reading that showed progress, or of the first reading of this process;
 - `idle_t` is the end of the last reading that showed no work, or None; work that is there now came after it;
+- `sign_t` is the end of the last reading that showed progress, or when a probe was answered, or None;
 - `debt_t` is when the first probe was sent that nobody answered, or None; any progress or an answer pays it;
 - nothing here was ever compared across two processes.
 """
@@ -51,6 +52,7 @@ class EngineTrack:
     signs: tuple[str, ...] = ()
     heartbeat_misses: int = 0
     work: float | None = None
+    sign_t: float | None = None
 
     @property
     def heartbeat_trusted(self) -> bool:
@@ -203,6 +205,7 @@ def _advance_engine(
         track,
         last=now,
         progress_t=observation.t if moved else track.progress_t,
+        sign_t=observation.t if moved else track.sign_t,
         idle_t=observation.t if idle else track.idle_t,
         debt_t=None if moved else track.debt_t,
         kv_max=kv_max,
@@ -258,7 +261,13 @@ def _apply_probe(engines: dict[str, EngineTrack], observation: Observation) -> d
     engine = engines.get(target) or EngineTrack(progress_t=observation.t)
     if observation.probe == "ok":
         engine = replace(
-            engine, progress_t=observation.t, debt_t=None, moved=True, readings=1, signs=(*engine.signs, "probe")
+            engine,
+            progress_t=observation.t,
+            sign_t=observation.t,
+            debt_t=None,
+            moved=True,
+            readings=1,
+            signs=(*engine.signs, "probe"),
         )
     elif not engine.moved and engine.debt_t is None:
         sent = observation.begun if observation.probe_begin is None else observation.probe_begin

@@ -56,8 +56,8 @@ class Manager(Protocol):
     async def is_down(self) -> bool:
         """No process of it is left."""
 
-    async def start(self) -> None:
-        """Asks for a start."""
+    async def start(self, receipt: Path) -> None:
+        """Asks for a start, once: `receipt` is a file that this start alone makes. Called again it starts nothing twice."""
 
 
 async def _run(*argv: str, within_s: float = COMMAND_WITHIN_S, ok: tuple[int, ...] = (0,)) -> str:
@@ -123,7 +123,7 @@ class Systemd:
         # orphaned EngineCore processes hold 100 GB: down is only what has no process left
         return not group or not await asyncio.to_thread(lambda: proc.Snapshot().in_cgroup(group))
 
-    async def start(self) -> None:
+    async def start(self, receipt: Path) -> None:
         await _run("systemctl", *self._scope(), "reset-failed", self.unit, ok=(0, 1))
         await _run("systemctl", *self._scope(), "start", "--no-block", self.unit)
 
@@ -233,7 +233,7 @@ class Container:
         found = await self._inspect()
         return found is None or (found.get("State") or {}).get("Status") in ("exited", "dead", "created")
 
-    async def start(self) -> None:
+    async def start(self, receipt: Path) -> None:
         await _run(*self.prefix, "start", self.name)
 
 
@@ -297,8 +297,12 @@ class Commands:
     async def is_down(self) -> bool:
         return await asyncio.to_thread(self._owner) is None
 
-    async def start(self) -> None:
-        await _run(*self._argv(self.start_argv), within_s=30.0)
+    async def start(self, receipt: Path) -> None:
+        # the child itself makes the receipt, exclusively, before it becomes the start command: whoever is killed when,
+        # the command runs once
+        once = ("/bin/sh", "-c", 'set -C; : > "$0" && exec "$@"', str(receipt))
+        if not receipt.exists():
+            await _run(*once, *self._argv(self.start_argv), within_s=30.0)
 
 
 async def _compose_containers(restart: Restart, prefix: tuple[str, ...]) -> list[str]:

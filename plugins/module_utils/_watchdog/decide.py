@@ -427,7 +427,7 @@ def _probe_due(settings: Settings, memory: Memory, verdict: Verdict, observation
         return False
     if debt:
         return True
-    last_sign = max((e.progress_t for e in track.engines.values() if not e.first), default=None)
+    last_sign = max((e.sign_t for e in track.engines.values() if e.sign_t is not None), default=None)
     known = [t for t in (memory.probed_t, last_sign) if t is not None]
     return verdict.rule == "not_probed" and (not known or observation.t - max(known) >= settings.probe_every_s)
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from .._busy import store as busy_store
@@ -127,6 +128,9 @@ async def _one(context: Context, server: Server) -> Report:
         return Report(server.name, "unknown", "none", str(error), alert=str(error))
     except ConfigError as error:
         return Report(server.name, "unknown", "none", "; ".join(error.faults), alert="; ".join(error.faults))
+    except Exception as error:  # one server's fault must not stop the others' watch
+        said = f"looking at it failed ({type(error).__name__}: {error}); nothing was done; please report this"
+        return Report(server.name, "unknown", "none", said, alert=said)
 
 
 class _Server:
@@ -536,7 +540,7 @@ class _Server:
     async def _start(
         self, transaction: Transaction, manager: act.Manager, observation: Observation, target: Target
     ) -> bool:
-        await manager.start()
+        await manager.start(self._receipt(transaction))
         self._phase("starting")
         return True
 
@@ -573,7 +577,11 @@ class _Server:
             await self._tell("it did not start: its manager gave up", done.verdict.state)
         return False
 
+    def _receipt(self, transaction: Transaction) -> Path:
+        return self.store.folder / "locks" / f"{transaction.id}.started"
+
     def _close(self, transaction: Transaction, outcome: str) -> None:
+        self._receipt(transaction).unlink(missing_ok=True)
         self.record(
             "closed",
             id=transaction.id,

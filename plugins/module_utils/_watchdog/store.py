@@ -134,7 +134,7 @@ class Store:
         """The server's state. A broken file is set aside, and the acts come back from the journal: none is forgotten."""
         path = self._file(name)
         try:
-            return decode(ServerState, json.loads(path.read_text(encoding="utf-8")))
+            return self._reconciled(decode(ServerState, json.loads(path.read_text(encoding="utf-8"))))
         except FileNotFoundError:
             broken = False
         except (OSError, ValueError) as error:
@@ -144,6 +144,33 @@ class Store:
             with contextlib.suppress(OSError):
                 path.replace(path.with_suffix(".broken"))
         return self._from_journal(name, broken)
+
+    def _reconciled(self, state: ServerState) -> ServerState:
+        """The journal is written first. Whoever was killed before the state was: what the journal says later, holds."""
+        for row in self.journal(state.name):
+            event, given = row.get("event"), row.get("transaction")
+            if (
+                event in ("closed", "aborted")
+                and state.transaction is not None
+                and row.get("id") == state.transaction.id
+            ):
+                state = replace(state, transaction=None)
+            if event == "decided" and isinstance(row.get("t"), (int, float)):
+                t = float(row["t"])
+                known = any(abs(act.t - t) < 5.0 for act in state.memory.acts)
+                newer = state.anchor is None or t > state.anchor.t - 60.0
+                if not known and newer and isinstance(given, dict):
+                    with contextlib.suppress(ValueError):
+                        transaction = decode(Transaction, given)
+                        act = Act(t, transaction.action, transaction.reason, None, transaction.counts)
+                        memory = replace(state.memory, acts=(*state.memory.acts, act))
+                        state = replace(state, transaction=transaction, memory=memory)
+            elif event == "phase" and isinstance(given, dict) and state.transaction is not None:
+                with contextlib.suppress(ValueError):
+                    later = decode(Transaction, given)
+                    if later.id == state.transaction.id and later.phase_t > state.transaction.phase_t:
+                        state = replace(state, transaction=later)
+        return state
 
     def _from_journal(self, name: str, broken: bool) -> ServerState:
         acts: list[Act] = []

@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The watchdog as the timer calls it, on a scripted engine that real scripts stop and start: crash it everywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.contract.scripted import until
+
+ROOT = Path(__file__).parents[3]
+COMMAND = ROOT / "roles/watchdog/files/llm-watchdog"
+HERE = Path(__file__).parent
+# shortened for the test; their order is the real ones'
+SETTINGS = {
+    "patience_s": 1.0,
+    "proof_readings": 3,
+    "last_proof_s": 1.0,
+    "cooldown_s": 600.0,
+    "gap_void_s": 60.0,
+    "start_ceiling_s": 60.0,
+}
+
+
+class Bed:
+    """A folder with a scripted engine, its description, and the watchdog's state."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        start, stop = folder / "start", folder / "stop"
+        start.write_text(
+            f"#!/bin/sh\nsetsid {sys.executable} {HERE / 'engine.py'} {folder} {self.port} >/dev/null 2>&1 &\n"
+        )
+        stop.write_text(f"#!/bin/sh\nkill $(tail -n 1 {folder}/starts) 2>/dev/null\nexit 0\n")
+        for script in (start, stop):
+            script.chmod(0o755)
+        self.start_script, self.stop_script = start, stop
+        self.config = folder / "servers.yml"
+        self.describe()
+
+    def describe(self, settings=None, **server):
+        self.config.write_text(
+            json.dumps(
+                {
+                    "llm_servers": [
+                        {
+                            "name": "qwen",
+                            "url": f"http://127.0.0.1:{self.port}",
+                            "restart": {
+                                "command": {"stop": [str(self.stop_script)], "start": [str(self.start_script)]}
+                            },
+                            **server,
+                        }
+                    ],
+                    "settings": {**SETTINGS, **(settings or {})},
+                }
+            )
+        )
+
+    @property
+    def env(self):
+        return {
+            **os.environ,
+            "PYTHONPATH": f"{ROOT / '.collections'}:{ROOT}",
+            "GB10_BUSY_DIR": str(self.folder / "leases"),
+        }
+
+    @property
+    def args(self):
+        return ["--config", str(self.config), "--state-dir", str(self.folder / "state")]
+
+    def watchdog(self, *args, killed=None, check=True):
+        command = [str(COMMAND)] if killed is None else [str(HERE / "killer.py"), *map(str, killed)]
+        done = subprocess.run(
+            [sys.executable, *command, *self.args, *args], env=self.env, capture_output=True, text=True, timeout=90
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        assert "please report" not in done.stdout, done.stdout
+        if check and killed is None:
+            assert done.returncode == 0, done.stderr
+        return done
+
+    def start(self):
+        subprocess.run([str(self.start_script)], check=True)
+        until(self.answers)
+
+    def answers(self):
+        try:
+            socket.create_connection(("127.0.0.1", self.port), 0.2).close()
+        except OSError:
+            return False
+        return True
+
+    def lines(self, name):
+        path = self.folder / name
+        return path.read_text().split() if path.exists() else []
+
+    @property
+    def starts(self):
+        return self.lines("starts")
+
+    def freeze(self):
+        (self.folder / "busy").touch()
+        (self.folder / "frozen").write_text(self.starts[-1])
+
+    def journal(self, *events):
+        path = self.folder / "state/journal.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [row for row in rows if not events or row["event"] in events]
+
+    def state(self):
+        return json.loads((self.folder / "state/memory/qwen.json").read_text())
+
+    def until_settled(self, runs=40):
+        """Runs the watchdog until a restart was closed."""
+        for _ in range(runs):
+            self.watchdog("run")
+            if self.journal("closed", "aborted"):
+                return
+            time.sleep(0.3)
+        raise AssertionError("nothing was closed: " + json.dumps(self.journal()[-5:]))
+
+    def end(self):
+        for pid in self.starts:
+            try:
+                os.kill(int(pid), signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+@pytest.fixture
+def bed(tmp_path):
+    made = Bed(tmp_path)
+    made.start()
+    yield made
+    made.end()
+
+
+def test_busy_is_left_alone_and_never_posted_to(bed):
+    (bed.folder / "busy").touch()
+    for _ in range(6):
+        bed.watchdog("run")
+        time.sleep(0.3)
+    assert bed.state()["state"] == "busy"
+    assert (len(bed.starts), bed.lines("posts")) == (1, [])
+
+
+def test_hung_is_restarted_once_with_evidence_and_serves_again(bed):
+    bed.freeze()
+    bed.until_settled()
+    assert len(bed.starts) == 2
+    (closed,) = bed.journal("closed")
+    assert closed["outcome"] == "serving again"
+    evidence = bed.folder / "state" / closed["evidence"]
+    assert (evidence / "observations.jsonl").exists()
+    assert (evidence / "processes.txt").exists()
+    for _ in range(3):
+        bed.watchdog("run")
+    assert len(bed.starts) == 2
+    assert len(bed.lines("posts")) == 1, "one last proof, and no probe of a server that has work"
+    said = bed.watchdog("explain", "qwen").stdout
+    assert "The last restart was" in said
+    assert "it is hung" in said
+    assert "serving again" in bed.watchdog("history").stdout
+
+
+def killed_at(folder: Path, n: int, when: str) -> bool:
+    """One restart during which one watchdog is killed at its n-th write; whether the killing took place."""
+    bed, left, killed = Bed(folder), n, False
+    bed.start()
+    try:
+        bed.freeze()
+        for _ in range(40):
+            if killed or bed.journal("closed"):
+                break
+            before = len(bed.journal())
+            killed = bed.watchdog("run", killed=(left, when)).returncode == -signal.SIGKILL
+            left = max(left - (len(bed.journal()) - before) - 1, 1)
+            time.sleep(0.2)
+        bed.until_settled()
+        assert len(bed.starts) == 2, (n, when, bed.journal())
+        assert len(bed.journal("closed")) == 1, (n, when)
+        assert len(bed.journal("decided")) == 1, (n, when)
+        acts = bed.state()["memory"]["acts"]
+        assert len(acts) == 1, (n, when, acts)
+        assert bed.answers()
+        return killed
+    finally:
+        bed.end()
+
+
+def test_killed_at_every_write_it_neither_forgets_nor_doubles(bed, tmp_path_factory):
+    """One restart takes so many writes; each of them is once the last thing that a watchdog did, or the first it did not."""
+    bed.freeze()
+    bed.until_settled()
+    cases = [(n, when) for n in range(1, len(bed.journal()) + 14) for when in ("before", "after")]
+    folders = [tmp_path_factory.mktemp(f"killed-{n}-{when}") for n, when in cases]
+    with ThreadPoolExecutor(6) as pool:
+        done = list(pool.map(lambda one: killed_at(one[0], *one[1]), zip(folders, cases, strict=True)))
+    assert sum(done) > len(cases) / 2, "the killer has to have killed"
+
+
+def test_two_at_once_act_once(bed):
+    bed.freeze()
+    for _ in range(20):
+        two = [
+            subprocess.Popen([sys.executable, str(COMMAND), *bed.args, "run"], env=bed.env, stdout=subprocess.PIPE)
+            for _ in range(2)
+        ]
+        for one in two:
+            one.communicate(timeout=90)
+        if bed.journal("closed"):
+            break
+        time.sleep(0.3)
+    assert len(bed.journal("decided")) == 1
+    assert len(bed.starts) == 2
+
+
+def test_another_process_is_not_stopped_for_the_old_ones_silence(bed):
+    bed.freeze()
+    n = 1
+    while not bed.journal("decided"):
+        bed.watchdog("run", killed=(n, "after"))
+        n = n + 1 if n < 12 else 4
+        time.sleep(0.2)
+    assert not bed.journal("closed"), "killed before it was through"
+    subprocess.run([str(bed.stop_script)], check=True)
+    until(lambda: not bed.answers())
+    bed.start()
+    bed.until_settled()
+    assert len(bed.starts) == 2, "the new process was left alone"
+    assert "first" in bed.journal("aborted")[0]["reason"]
+
+
+def test_a_full_disk_makes_it_refuse_to_act(bed):
+    state = bed.folder / "state"
+    state.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(state)], capture_output=True).returncode:
+        pytest.skip("no tmpfs can be mounted here")
+    try:
+        bed.freeze()
+        bed.watchdog("run")
+        subprocess.run(["dd", "if=/dev/zero", f"of={state / 'filler'}", "bs=1k"], capture_output=True)
+        said = ""
+        for _ in range(8):
+            said = bed.watchdog("run").stdout
+            time.sleep(0.3)
+        assert "cannot be written" in said
+        assert len(bed.starts) == 1
+        (state / "filler").unlink()
+        bed.until_settled()
+        assert len(bed.starts) == 2
+    finally:
+        subprocess.run(["umount", str(state)], check=True)
+
+
+@pytest.mark.parametrize("damage", ["", "{", '{"name": 5}', "\x00\x01"], ids=["empty", "cut off", "wrong", "binary"])
+def test_a_broken_memory_file_forgets_no_act(bed, damage):
+    bed.freeze()
+    bed.until_settled()
+    memory = bed.folder / "state/memory/qwen.json"
+    memory.write_text(damage)
+    said = bed.watchdog("run").stderr
+    assert "set aside" in said
+    assert len(said.splitlines()) == 1
+    assert len(bed.state()["memory"]["acts"]) == 1
+    bed.freeze()
+    for _ in range(10):
+        bed.watchdog("run")
+        time.sleep(0.3)
+    assert len(bed.starts) == 2, "the cool-down holds"
+
+
+def test_a_server_without_a_restart_target_is_only_watched(bed):
+    bed.describe(restart=None)
+    bed.freeze()
+    for _ in range(10):
+        bed.watchdog("run")
+        time.sleep(0.3)
+    assert bed.state()["state"] == "hung"
+    assert len(bed.starts) == 1
+
+
+def test_maintenance_and_clear(bed):
+    bed.watchdog("maintenance", "qwen", "--for", "1h", "--reason", "new weights")
+    bed.freeze()
+    for _ in range(10):
+        bed.watchdog("run")
+        time.sleep(0.3)
+    assert len(bed.starts) == 1
+    assert "new weights" in bed.watchdog("status").stdout
+    bed.watchdog("maintenance", "qwen", "--end")
+    bed.until_settled()
+    assert len(bed.starts) == 2
+    assert "not latched" in bed.watchdog("clear", "qwen", "--reason", "looked").stdout
+
+
+def test_a_lease_keeps_probes_away(bed):
+    env = bed.env
+    busy = ROOT / "roles/busy_flag/files/llm-busy"
+    job = subprocess.Popen([sys.executable, str(busy), "run", "--name", "nightly", "--", "sleep", "60"], env=env)
+    try:
+        until(lambda: (bed.folder / "leases").exists() and any((bed.folder / "leases").iterdir()))
+        for _ in range(3):
+            bed.watchdog("run")
+        assert bed.lines("posts") == []
+    finally:
+        job.kill()
+        job.wait()
+    bed.watchdog("run")
+    assert len(bed.lines("posts")) == 1, "the killed job's lease is gone: the idle server is probed"
+
+
+def test_a_persons_restart_is_the_same_transaction(bed):
+    said = bed.watchdog("restart", "qwen").stdout
+    assert "serving again" in said
+    assert len(bed.starts) == 2
+    assert len(bed.journal("decided")) == 1
+
+
+def test_lock_keeps_the_watchdog_away(bed):
+    held = subprocess.Popen([sys.executable, str(COMMAND), *bed.args, "lock", "qwen", "--", "sleep", "60"], env=bed.env)
+    try:
+        until(lambda: bool(bed.journal("lock")))
+        assert "lock" in bed.watchdog("run").stdout
+    finally:
+        subprocess.run(["pkill", "-P", str(held.pid)], check=False)
+        held.wait(10)
+
+
+def test_bundle_has_no_secret(bed):
+    bed.describe(settings={})
+    bed.freeze()
+    bed.until_settled()
+    with (bed.folder / "state/journal.jsonl").open("a") as file:
+        file.write('{"event": "alert", "server": "qwen", "reason": "Authorization: Bearer sk-topsecret123"}\n')
+    out = bed.folder / "bundle.tar.gz"
+    bed.watchdog("bundle", "--output", str(out))
+    text = subprocess.run(["tar", "-xOzf", str(out)], capture_output=True, check=True).stdout
+    assert b"sk-topsecret123" not in text
+    assert b"it is hung" in text
+
+
+BAD = [
+    (["explain", "nobody"], "nobody"),
+    (["maintenance", "qwen", "--for", "soon"], "--for"),
+    (["lock", "qwen"], "command is needed"),
+    (["replay", "/nonexistent"], "/nonexistent"),
+    (["backtest", "/nonexistent"], "/nonexistent"),
+    (["backtest", "/tmp", "--set", "patince_s=3"], "patince_s"),
+    (["clear", "qwen"], "--reason"),
+    ([], "command"),
+]
+
+
+@pytest.mark.parametrize(("args", "word"), BAD, ids=[" ".join(case[0]) or "nothing" for case in BAD])
+def test_bad_usage_is_one_sentence_and_3(tmp_path, args, word):
+    bed = Bed(tmp_path)
+    done = bed.watchdog(*args, check=False)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert word in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_bad_description_is_refused_whole(tmp_path):
+    bed = Bed(tmp_path)
+    bed.describe(settings={"patince_s": 1, "cooldown_s": -4})
+    done = bed.watchdog("run", check=False)
+    assert done.returncode == 3
+    assert "settings.patince_s" in done.stderr
+    assert "settings.cooldown_s" in done.stderr
