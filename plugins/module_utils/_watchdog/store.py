@@ -130,8 +130,11 @@ class Store:
     def _file(self, name: str) -> Path:
         return self.folder / "memory" / f"{name.replace('/', '_')}.json"
 
-    def load(self, name: str) -> ServerState:
-        """The server's state. A broken file is set aside, and the acts come back from the journal: none is forgotten."""
+    def load(self, name: str, mend: bool = True) -> ServerState:
+        """The server's state. A broken file is set aside, and the acts come back from the journal: none is forgotten.
+
+        `mend` False: only look; a broken file is left where it is.
+        """
         path = self._file(name)
         try:
             return self._reconciled(decode(ServerState, json.loads(path.read_text(encoding="utf-8"))))
@@ -141,8 +144,9 @@ class Store:
             broken = True
             reason = error.strerror if isinstance(error, OSError) else "it is not whole"
             self.notes.append(f"{path}: cannot be read ({reason}); set aside, and its acts are taken from the journal")
-            with contextlib.suppress(OSError):
-                path.replace(path.with_suffix(".broken"))
+            if mend:
+                with contextlib.suppress(OSError):
+                    path.replace(path.with_suffix(".broken"))
         return self._from_journal(name, broken)
 
     def _reconciled(self, state: ServerState) -> ServerState:
