@@ -11,7 +11,7 @@ version_added: 0.1.0
 author:
   - The gb10.serving maintainers (@gb10-serving)
 description:
-  - Makes one line for each server from what M(gb10.serving.llm_health#module) returned in RV(gb10.serving.llm_health#module:servers).
+  - Makes one line for each server from what M(gb10.serving.llm_health) returned in RV(gb10.serving.llm_health#module:servers).
 positional: _input
 options:
   _input:

@@ -28,6 +28,7 @@ class Settings:
         2700.0  # one JIT run of 36 min was seen; silence over 45 min has no innocent cause left
     )
     last_proof_s: float = 120.0  # a probe behind the longest innocent step still gets its token
+    proof_least_s: float = 30.0  # with a true step counter the last proof needs one step, not a token; at least this
     start_ceiling_s: float = 1800.0  # loading took 4 to 30 min
     cooldown_s: float = 2700.0  # loading, warm-up and a full patience must fit between two restarts
     budget_6h: int = 2  # the third restart of an afternoon never helped
@@ -44,7 +45,7 @@ class Settings:
     step_limit_factor: float = 1.2  # its own watchdog goes first
     learned_factor: float = 1.5  # above the second-longest innocent pause of learned_days
     learned_days: float = 30.0
-    learned_least_s: float = 60.0  # shorter pauses are the interval of our own looks
+    learned_least_s: float = 90.0  # shorter pauses are the interval of our own looks
     power_percentile: float = 0.05  # below it, power says "stopped"; of this host's own power with progress
     power_samples: int = 60  # an hour of progress, before power may witness at all
     cpu_flat_share: float = 0.02  # of one core; a waiting server's threads wake now and then

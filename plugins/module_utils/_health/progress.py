@@ -3,7 +3,7 @@
 
 Invariants, for every engine of a `Track`:
 - `progress_t` is the end of the last reading that showed progress, or of the first reading of this process;
-- `idle_t` is the end of the last reading that showed no work, or None; work that is there now came after it;
+- `work_t` is the end of the reading that first showed the work that is there now, or None where there is none;
 - `sign_t` is the end of the last reading that showed progress, or when a probe was answered, or None;
 - `debt_t` is when the first probe was sent that nobody answered, or None; any progress or an answer pays it;
 - nothing here was ever compared across two processes.
@@ -42,7 +42,7 @@ class EngineTrack:
 
     progress_t: float
     last: EngineReading | None = None
-    idle_t: float | None = None
+    work_t: float | None = None
     debt_t: float | None = None
     kv_max: float | None = None
     kv_resets: int = 0
@@ -66,13 +66,13 @@ class EngineTrack:
 
     @property
     def silent_since(self) -> float:
-        """When the silence began: the last sign of progress, or the last moment without work, whichever is later.
+        """When the silence began: the last sign of progress, or when the work was first seen, whichever is later.
 
         Where both requests and our probe wait, the work that came first counts: a probe makes no silence shorter.
         """
         begun = []
         if self.work:
-            begun.append(max(self.progress_t, self.idle_t if self.idle_t is not None else self.progress_t))
+            begun.append(max(self.progress_t, self.work_t if self.work_t is not None else self.progress_t))
         if self.debt_t is not None:
             begun.append(max(self.progress_t, self.debt_t))
         return min(begun, default=self.progress_t)
@@ -174,6 +174,12 @@ def _signs(track: EngineTrack, now: EngineReading) -> tuple[tuple[str, ...], boo
     return (), False
 
 
+def _work_since(track: EngineTrack, observation: Observation, work: float | None) -> float | None:
+    if not work:
+        return None
+    return track.work_t if track.work and track.work_t is not None else observation.t
+
+
 def _advance_engine(
     track: EngineTrack, now: EngineReading, observation: Observation, work: float | None
 ) -> EngineTrack:
@@ -206,7 +212,7 @@ def _advance_engine(
         last=now,
         progress_t=observation.t if moved else track.progress_t,
         sign_t=observation.t if moved else track.sign_t,
-        idle_t=observation.t if idle else track.idle_t,
+        work_t=_work_since(track, observation, work),
         debt_t=None if moved else track.debt_t,
         kv_max=kv_max,
         kv_resets=resets,
@@ -223,7 +229,7 @@ def _fresh(now: EngineReading | None, observation: Observation, work: float | No
     return EngineTrack(
         progress_t=observation.t,
         last=now,
-        idle_t=observation.t if work == 0 else None,
+        work_t=observation.t if work else None,
         kv_max=None if now is None else now.kv_usage,
         work=work,
     )
@@ -243,7 +249,7 @@ def _whole(track: Track | None, engines: dict[str, EngineTrack], observation: Ob
     return replace(
         old,
         progress_t=observation.t if moved else old.progress_t,
-        idle_t=observation.t if idle else old.idle_t,
+        work_t=_work_since(old, observation, work),
         debt_t=None if moved else old.debt_t,
         readings=1 if moved or (idle and old.debt_t is None) else old.readings + 1,
         moved=moved,
@@ -277,7 +283,7 @@ def _apply_probe(engines: dict[str, EngineTrack], observation: Observation) -> d
 
 def _void(engine: EngineTrack, t: float) -> EngineTrack:
     """After a gap in our own runs nothing that came before is proof."""
-    return replace(engine, progress_t=t, debt_t=None if engine.debt_t is None else t, idle_t=None, readings=1)
+    return replace(engine, progress_t=t, debt_t=None if engine.debt_t is None else t, readings=1)
 
 
 def advance(track: Track | None, observation: Observation, gap_s: float | None = None) -> Track:
@@ -346,7 +352,7 @@ def advance(track: Track | None, observation: Observation, gap_s: float | None =
     if cleared or silent_clients >= SUSPECT_OBSERVATIONS:
         # stale gauges are no work: a silence can only begin after them
         engines = {
-            label: replace(engine, idle_t=observation.t, readings=1) if engine.debt_t is None else engine
+            label: replace(engine, work_t=observation.t, readings=1) if engine.debt_t is None else engine
             for label, engine in engines.items()
         }
     return Track(

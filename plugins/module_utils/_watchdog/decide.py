@@ -112,6 +112,8 @@ def _learn(settings: Settings, memory: Memory, before: Track | None, track: Trac
         or bool(observation.lease_holders())
         or observation.service.wanted is False
         or (host.memory_pressure or 0.0) >= settings.thrashing_share
+        or bool(observation.paused)
+        or (observation.reading is not None and any(e.sleeping for e in observation.reading.engines.values()))
         or not track.ready
     )
     pauses = memory.pauses
@@ -124,6 +126,11 @@ def _learn(settings: Settings, memory: Memory, before: Track | None, track: Trac
             pauses = (*pauses, Pause(observation.t, longest))[-PAUSES_KEPT:]
     if track.moved or fresh:
         tainted = excused
+    shown = max((e.last.longest_step_s or 0.0 for e in track.engines.values() if e.last is not None), default=0.0)
+    longest = memory.longest_step_s
+    # a step that a compiler was at work in is not the engine's own length
+    if shown > (0.0 if fresh else memory.longest_shown_s) and not (memory.tainted or excused):
+        longest = max(longest, shown)
     power = memory.power_w
     if track.moved and host.gpu_power_w is not None:
         power = (*power, host.gpu_power_w)[-POWER_KEPT:]
@@ -132,6 +139,8 @@ def _learn(settings: Settings, memory: Memory, before: Track | None, track: Trac
         memory,
         pauses=pauses,
         tainted=tainted,
+        longest_shown_s=shown,
+        longest_step_s=longest,
         power_w=power,
         compiled_t=None if fresh and not compiling else compiled_t,
         stopped_since=_stopped_since(settings, memory, before, track, observation),
@@ -157,6 +166,7 @@ def _ended_pause(before: Track, label: str, engine: EngineTrack, observation: Ob
     old = before.engines.get(label)
     if label == WHOLE or old is None or not engine.moved or not old.has_work or old.readings < 2:
         return 0.0
+    # from when it was known to have work: a request that came just before a look made no pause of the idling before
     return observation.begun - old.silent_since
 
 

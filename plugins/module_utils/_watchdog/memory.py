@@ -35,6 +35,7 @@ class Memory:
     """One server's memory.
 
     Invariants: `acts` and `pauses` are in order of time; `latched` stays until a person clears it;
+    `longest_step_s` is the longest step that had no excuse, `longest_shown_s` the longest on the page so far;
     `stopped_since` is when both independent witnesses began to say "stopped" without a break.
     """
 
@@ -49,6 +50,8 @@ class Memory:
     stopped_since: float | None = None
     compiled_t: float | None = None
     tainted: bool = False
+    longest_shown_s: float = 0.0
+    longest_step_s: float = 0.0
     dead_rule: str | None = None
     dead_seen: int = 0
     unresponsive_since: float | None = None

@@ -35,9 +35,7 @@ def patience(settings: Settings, memory: Memory, track: Track, label: str) -> Pa
     last = engine.last
     found = Patience(settings.patience_s, "patience_s")
     if engine.heartbeat_trusted:
-        shown = last.longest_step_s if last is not None and last.longest_step_s is not None else None
-        if shown is None:
-            shown = max((p.seconds for p in memory.pauses), default=0.0)
+        shown = max([memory.longest_step_s, *(p.seconds for p in memory.pauses)])
         least = min(settings.patience_heartbeat_s, settings.patience_s)
         found = Patience(max(least, settings.heartbeat_step_factor * shown), "patience_heartbeat_s")
     elif witnesses_stopped(memory, engine) and settings.patience_witness_s < found.seconds:
@@ -63,3 +61,12 @@ def patience(settings: Settings, memory: Memory, track: Track, label: str) -> Pa
 def all_patiences(settings: Settings, memory: Memory, track: Track) -> dict[str, Patience]:
     """By engine label."""
     return {label: patience(settings, memory, track, label) for label in track.engines}
+
+
+def proof_seconds(settings: Settings, memory: Memory, track: Track, accused: str | None) -> float:
+    """How long the last proof must go unanswered. Any sign of the accused engine ends it, so with a true step counter
+    the longest step that it has shown is enough; without one a token must have had the time to come."""
+    engine = track.engines.get(accused or "")
+    if engine is None or not engine.heartbeat_trusted:
+        return settings.last_proof_s
+    return min(settings.last_proof_s, max(settings.proof_least_s, memory.longest_step_s))

@@ -37,6 +37,7 @@ from .._health.witness import Machine
 from . import act, clock, evidence, trace
 from .decide import Action, Step, Surroundings, step
 from .memory import Act, Memory
+from .patience import proof_seconds
 from .store import CannotRecord, Store, Transaction, in_phase
 
 try:
@@ -271,9 +272,13 @@ class _Server:
     async def _proven(
         self, target: Target, before: Memory, observation: Observation, around: Surroundings, done: Step
     ) -> tuple[Observation, Step]:
-        """Sends the last proof, or a part of it: it is complete when probes went unanswered for last_proof_s in all."""
+        """Sends the last proof, or a part of it: it is complete when probes went unanswered for long enough in all."""
         begun = done.memory.proof_t if done.memory.proof_t is not None else self.now()
-        left = self.settings.last_proof_s - (self.now() - begun)
+        track = done.memory.track
+        whole = self.settings.last_proof_s
+        if track is not None:
+            whole = proof_seconds(self.settings, done.memory, track, done.verdict.accused)
+        left = whole - (self.now() - begun)
         before = replace(before, proof_t=begun)
         within = max(min(left, PROOF_WITHIN_S), 1.0)
         complete = left <= PROOF_WITHIN_S
