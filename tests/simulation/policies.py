@@ -95,7 +95,9 @@ class Ours(Policy):
             self.latched_at = None
         # where nothing new can happen it may look as seldom as a proof allows; the outcome is the same
         calm = done.verdict.rule in ("progress", "probe_answered", "counters_moved", "not_probed", "sleeping")
-        return min(170.0, max(world.steady_until - world.t, 60.0)) if calm else 60.0
+        if not calm or world.truly_stuck:
+            return 60.0
+        return min(170.0, max(world.steady_until - world.t, 60.0))
 
     def probed(self, world: World, before: Memory, observation: Observation, within_s: float):  # type: ignore[no-untyped-def]
         begun = world.t

@@ -114,6 +114,8 @@ def _learn(settings: Settings, memory: Memory, before: Track | None, track: Trac
         or (host.memory_pressure or 0.0) >= settings.thrashing_share
         or bool(observation.paused)
         or (observation.reading is not None and any(e.sleeping for e in observation.reading.engines.values()))
+        or track.suspect_cleared
+        or track.clientless > 0
         or not track.ready
     )
     pauses = memory.pauses
