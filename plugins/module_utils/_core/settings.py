@@ -24,9 +24,7 @@ class Settings:
     heartbeat_step_factor: float = 4.0  # no server seen took four times its own longest step
     patience_witness_s: float = 420.0  # two independent witnesses shorten the wait, never below the usual long prefill
     patience_waiting_s: float = 300.0  # a queue that nobody serves: a scheduler stall, not a prefill
-    patience_extended_s: float = (
-        2700.0  # one JIT run of 36 min was seen; silence over 45 min has no innocent cause left
-    )
+    patience_extended_s: float = 2700.0  # one JIT run took 36 min; longer silence has no innocent cause left
     last_proof_s: float = 120.0  # a probe behind the longest innocent step still gets its token
     proof_least_s: float = 30.0  # with a true step counter the last proof needs one step, not a token; at least this
     start_ceiling_s: float = 1800.0  # loading took 4 to 30 min
@@ -36,15 +34,15 @@ class Settings:
     alert_after_s: float = 900.0  # doubt that lasts a quarter of an hour is a person's
     probe_every_s: float = 600.0  # an idle server is asked six times an hour at most
     busy_policy: str = "proof"  # under a lease only a proven hang is restarted; `never`: not even that
-    mode: str = "act"
-    lifecycle: str = "always"
-    memory_needed_gib: float | None = None
+    mode: str = "act"  # observe: decide and record, touch nothing
+    lifecycle: str = "always"  # on_demand: refused is not loaded, and not dead
+    memory_needed_gib: float | None = None  # waited for before a start; judged only with the server stopped
     proof_readings: int = 5  # a proof rests on five looks across the silence, not on two far ones
     gap_void_s: float = 180.0  # what happened while we did not look is not known
     step_limit_s: float | None = None  # the engine's own limit for one step, where it has one (vLLM: 300, often raised)
     step_limit_factor: float = 1.2  # its own watchdog goes first
     learned_factor: float = 1.5  # above the second-longest innocent pause of learned_days
-    learned_days: float = 30.0
+    learned_days: float = 30.0  # a month of traffic
     learned_least_s: float = 90.0  # shorter pauses are the interval of our own looks
     power_percentile: float = 0.05  # below it, power says "stopped"; of this host's own power with progress
     power_samples: int = 60  # an hour of progress, before power may witness at all
@@ -53,10 +51,10 @@ class Settings:
     confirmations: int = 2  # a dead server is believed to be dead when it was seen twice
     fruitless_restarts: int = 2  # restarts in a row that brought no progress
     never_ready_starts: int = 3  # in never_ready_window_s, whoever made them
-    never_ready_window_s: float = 7200.0
+    never_ready_window_s: float = 7200.0  # three loads of half an hour, and some
     reboot_blame_s: float = 1800.0  # a reboot that soon after our act is a restart that failed
     memory_wait_s: float = 1200.0  # memory came back 60 s to 4 min after a stop; after 20 min somebody holds it
-    memory_alert_s: float = 300.0
+    memory_alert_s: float = 300.0  # memory came back within 4 min wherever it came back
 
 
 _CHOICES: dict[str, tuple[str, ...]] = {"busy_policy": BUSY_POLICIES, "mode": MODES, "lifecycle": LIFECYCLES}

@@ -87,8 +87,8 @@ def settings_of(settings: Settings, server: Server) -> Settings:
         if server.ranks
         else (server.start_ceiling_s if server.start_ceiling_s != Server.start_ceiling_s else settings.start_ceiling_s),
         lifecycle=server.lifecycle,
-        # a server without a restart target is only watched
-        mode="observe" if server.mode == "observe" or server.restart is None else settings.mode,
+        # without a restart target it is only watched; so is one of several nodes, which must be restarted whole or not
+        mode="observe" if server.mode == "observe" or server.restart is None or server.ranks else settings.mode,
         memory_needed_gib=server.memory_needed_gib
         if server.memory_needed_gib is not None
         else settings.memory_needed_gib,

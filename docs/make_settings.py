@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Makes docs/settings.md from the settings' own source: name, default, reason. `make_settings.py --check` only compares."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "plugins/module_utils/_core/settings.py"
+PAGE = ROOT / "docs/settings.md"
+HEAD = """# Every setting, with its reason
+
+Made from `plugins/module_utils/_core/settings.py` by `docs/make_settings.py`. Set them for a host in `servers.yml`
+(`settings:`) or by the role's `watchdog_settings`; a server's own `patience_s`, `start_ceiling_s`, `lifecycle`, `mode`
+and `memory_needed_gib` go before them. Times in seconds, sizes in GiB, shares from 0 to 1.
+
+| setting | default | why |
+|---|---|---|
+"""
+
+
+def page() -> str:
+    """The page's text."""
+    text = SOURCE.read_text(encoding="utf-8")
+    body = text[text.index("class Settings:") : text.index("_CHOICES")]
+    rows = re.findall(r"^    (\w+): [^=]+ = ([^#\n]+?)(?:\s+# (.*))?$", body, re.MULTILINE)
+    if len(rows) < 20:
+        raise SystemExit("make_settings: the settings could not be found in their source")
+    return HEAD + "".join(f"| `{name}` | {default.strip()} | {why or ''} |\n" for name, default, why in rows)
+
+
+def main() -> int:
+    if "--check" in sys.argv:
+        if PAGE.read_text(encoding="utf-8") != page():
+            print("docs/settings.md is not what docs/make_settings.py makes; run it", file=sys.stderr)
+            return 1
+        return 0
+    PAGE.write_text(page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

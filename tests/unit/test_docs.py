@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The documentation is what it says: made pages are up to date, links lead somewhere, named commands and rules exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ansible_collections.gb10.serving.plugins.module_utils._core import servers
+from ansible_collections.gb10.serving.plugins.module_utils._core.yaml_file import parse
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("**/*.md"), *(ROOT / "roles").glob("*/README.md")])
+PAGES = [page for page in PAGES if "_build" not in page.parts]
+COMMANDS = {path.name: path for path in (ROOT / "roles").glob("*/files/llm-*")}
+
+
+def test_the_settings_page_is_made_from_the_settings():
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docs/make_settings.py"), "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+        if not target.startswith(("http://", "https://")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_that_is_shown_takes_what_is_shown(page):
+    """Sub-commands and options in code are asked of the command's own --help."""
+    helps: dict[tuple[str, ...], str] = {}
+
+    def help_of(*words: str) -> str:
+        if words not in helps:
+            done = subprocess.run(
+                [sys.executable, str(COMMANDS[words[0]]), *words[1:], "--help"],
+                capture_output=True,
+                text=True,
+                env={"PYTHONPATH": str(ROOT / ".collections"), "PATH": "/usr/bin:/bin"},
+            )
+            assert done.returncode == 0, f"{page.name} shows {' '.join(words)}: {done.stderr}"
+            helps[words] = done.stdout
+        return helps[words]
+
+    code = re.findall(r"`([^`\n]+)`", page.read_text()) + re.findall(r"^(?:    |\s+)(\S.*)$", page.read_text(), re.M)
+    for line in code:
+        for name, rest in re.findall(r"(?:^|\s|/)(llm-(?:health|watchdog|busy|gate)) +([^|;&]*)", line):
+            if name not in COMMANDS:
+                continue
+            words = rest.split(" -- ")[0].split()
+            sub = [words[0]] if name != "llm-health" and words and re.fullmatch(r"[a-z-]+", words[0]) else []
+            shown = help_of(name, *sub)
+            for option in re.findall(r"(?<!\S)(--[a-z][a-z-]+)", " ".join(words)):
+                assert option in shown or option in help_of(name), f"{page.name} shows {name} {option}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_inventory_that_is_shown_is_valid(page):
+    for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), flags=re.S):
+        if "llm_servers:" not in block:
+            continue
+        document = parse(re.sub(r"^   ", "", block, flags=re.M) if block.startswith("   ") else block, page.name)
+
+        def lists(value):
+            if isinstance(value, dict):
+                for key, inner in value.items():
+                    if key == "llm_servers":
+                        yield inner
+                    else:
+                        yield from lists(inner)
+
+        for described in lists(document):
+            assert servers.validate(described)
+
+
+def test_every_rule_of_the_judgement_is_in_the_table():
+    source = (ROOT / "plugins/module_utils/_health/judge.py").read_text()
+    rules = set(re.findall(r'"([a-z_]+)"(?:,|\))', source)) & {
+        "stopped",
+        "gpu_gone",
+        "kernel_fault",
+        "paused",
+        "sleeping",
+        "on_demand",
+        "loading",
+        "grace",
+        "engine_says_dead",
+        "given_up",
+        "refused_after_ready",
+        "never_ready",
+        "refused",
+        "load_balancer",
+        "page_silent",
+        "cannot_ask",
+        "progress",
+        "stale_gauges",
+        "silence",
+        "probe_answered",
+        "counters_moved",
+        "not_probed",
+    }
+    page = (ROOT / "docs/verdicts.md").read_text()
+    assert len(rules) > 15
+    assert {rule for rule in rules if rule not in page} == set()
