@@ -189,14 +189,20 @@ class Channels:
         target = self._targets.get((endpoint, path))
         if target is None:
             url = httpx.URL(endpoint.url + path)
-            host = endpoint.server_name or url.netloc.decode()
+            host = url.netloc.decode()
+            name = endpoint.server_name
+            if name is not None:  # found under this name: speak to it by name
+                host = name if url.port is None else f"{name}:{url.port}"
+            elif endpoint.address is not None:
+                name = url.host
+                url = url.copy_with(host=endpoint.address)
             headers = [
                 (b"Host", host.encode()),
                 (b"Content-Type", b"application/json"),
                 (b"Accept", b"application/json"),
-                *((name.encode(), value.encode()) for name, value in self._request.headers),
+                *((key.encode(), value.encode()) for key, value in self._request.headers),
             ]
-            extensions = {"sni_hostname": endpoint.server_name} if endpoint.server_name else {}
+            extensions = {"sni_hostname": name} if name is not None else {}
             target = self._targets[(endpoint, path)] = _Target(url, headers, extensions)
         return target
 

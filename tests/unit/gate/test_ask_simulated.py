@@ -264,3 +264,47 @@ def test_more_endpoints_do_not_mean_more_questions():
         return len(world.sent)
 
     assert run(story(3)) == run(story(300)) == 400
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_late_reset_and_then_silence_ends_at_the_deadline(seed):
+    """Two tries of 0.5 s fit into the budget; after a reset at 0.12 s they would end at 1.12 s."""
+
+    async def story():
+        world = World(3, Limits(hedge_share=0), seed=seed)
+        world.set(RESET_LATE, SILENT, SILENT)
+        return await world.ask()
+
+    asked, took = run(story())
+    assert isinstance(asked.result, Fault)
+    assert took <= 1.0 + 1e-6
+
+
+def test_an_answer_to_a_question_from_before_the_ejection_brings_nobody_back():
+    async def story():
+        world = World(2, Limits(hedge_share=0), seed=1)
+        url = world.endpoints[0].url
+        early = world.pool.begin(world.endpoints[0], 1000.0)
+        failed = world.pool.begin(world.endpoints[0], 1000.0)
+        assert world.pool.end(failed, REFUSED.result, 1000.1)
+        world.pool.end(early, GOOD.result, 1000.2)
+        assert [m.ejected for m in world.pool.members if m.endpoint.url == url] == [True]
+        probe = world.pool.begin(world.endpoints[0], 1002.0, probe=True)
+        world.pool.end(probe, GOOD.result, 1002.1)
+        assert not any(m.ejected for m in world.pool.members)
+
+    run(story())
+
+
+def test_a_failure_of_a_question_from_before_the_return_ejects_nobody_again():
+    async def story():
+        world = World(2, Limits(hedge_share=0), seed=1)
+        early = world.pool.begin(world.endpoints[0], 1000.0)
+        failed = world.pool.begin(world.endpoints[0], 1000.0)
+        assert world.pool.end(failed, REFUSED.result, 1000.1)
+        probe = world.pool.begin(world.endpoints[0], 1002.0, probe=True)
+        world.pool.end(probe, GOOD.result, 1002.1)
+        assert not world.pool.end(early, REFUSED.result, 1002.2)
+        assert not any(m.out for m in world.pool.members)
+
+    run(story())
