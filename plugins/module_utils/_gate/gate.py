@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Coroutine
 from typing import Any
 
@@ -161,22 +162,23 @@ class Gate:
         if question.model not in self._capped:
             checked = Checked(Outcome.NOT_CAPPED)
         else:
-            loop = asyncio.get_running_loop()
-            began_s = loop.time()
+            # Not the loop's clock: uvloop, which LiteLLM runs on, has one of whole milliseconds.
+            began_s = time.monotonic()
             try:
                 if not self.pool.members:
                     await self.first_list(self.config.limits.budget_s)
                 asked = await self.asker.ask(question)
-                checked = self._settle(question, asked, loop.time() - began_s, loop.time())
+                checked = self._settle(question, asked, time.monotonic() - began_s)
             except Exception as error:  # the gate's own fault must neither refuse a request nor be silent
                 LOG.exception("usage gate: a fault of its own")
-                name, took_s = type(error).__name__, loop.time() - began_s
+                name, took_s = type(error).__name__, time.monotonic() - began_s
                 checked = Checked(self._failure, None, Cause.INTERNAL, name, took_s=took_s)
         if self._metrics is not None:
             self._metrics.checked(checked)
         return checked
 
-    def _settle(self, question: Question, asked: Asked, took_s: float, now_s: float) -> Checked:
+    def _settle(self, question: Question, asked: Asked, took_s: float) -> Checked:
+        now_s = time.monotonic()
         result = asked.result
         if isinstance(result, Verdict):
             if self._cache is not None:

@@ -36,6 +36,7 @@ class Replica:
     connections: int = 0
     tls: ssl.SSLContext | None = None
     _server: asyncio.Server | None = None
+    _open: set[asyncio.StreamWriter] = field(default_factory=set)
 
     @property
     def url(self) -> str:
@@ -50,12 +51,16 @@ class Replica:
         if self._server is not None:
             self._server.close()
             self._server = None
+            for writer in list(self._open):
+                writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self._open.add(writer)
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):
             while await self._answer(reader, writer):
                 pass
+        self._open.discard(writer)
         writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
