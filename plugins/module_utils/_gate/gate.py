@@ -82,7 +82,7 @@ class Gate:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.asker.drain()
-        await self.channels.close()
+        self.channels.close()
 
     async def first_list(self, wait_s: float) -> bool:
         """Whether the source has given a list, waiting at most so long for its first."""

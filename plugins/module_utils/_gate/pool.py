@@ -26,6 +26,8 @@ from .verdict import Blame, Fault, Verdict
 LATENCY_WEIGHT = 0.3
 #: Random draws before every endpoint is looked at: with most of 300 healthy, choosing costs the same as with 3.
 QUICK_DRAWS = 4
+#: Excused time-outs in a row, beside as many verdicts of others, after which lateness is no excuse any more.
+MAX_EXCUSED = 3
 #: Cool-downs are spread by this share both ways, so that the workers of a proxy do not probe in step.
 JITTER = 0.2
 
@@ -48,6 +50,8 @@ class Member:
     failing: bool = False
     errors: int = 0  # connection faults in a row
     bad_answers: int = 0  # useless answers in a row
+    excused: int = 0  # time-outs in a row that our own lateness excused
+    verdicts_seen: int = 0  # how many verdicts the pool had got at this endpoint's last one
     failed_at_s: float = float("-inf")
     fault: Fault | None = None
     cooldown_s: float = 0.0
@@ -86,6 +90,7 @@ class Pool:
         self._members: dict[str, Member] = {}
         self._order: list[Member] = []
         self._tickets = 0
+        self._verdicts = 0
 
     # -- the list ------------------------------------------------------------------------------------------------
 
@@ -205,11 +210,18 @@ class Pool:
             self._verdict(member, ticket, now_s)
             return False
         self.last_fault = result
-        if excused or result.blame is Blame.NOBODY:
+        if result.blame is Blame.NOBODY:
             return False
+        if excused:
+            # Our own lateness hits all endpoints alike, and lets some answers through. One that never answers, while
+            # others do, is dead all the same: without this a busy proxy would ask a dead node for ever [measured].
+            member.excused += 1
+            if member.excused < MAX_EXCUSED or self._verdicts - member.verdicts_seen < MAX_EXCUSED:
+                return False
         return self._failure(member, result, now_s)
 
     def _verdict(self, member: Member, ticket: Ticket, now_s: float) -> None:
+        self._verdicts += 1
         took_s = now_s - ticket.began_s
         if ticket.probe or member.latency_s is None:
             member.latency_s = took_s
@@ -219,7 +231,8 @@ class Pool:
             member.probe_at_s = now_s + self._jittered(self.ejection.cooldown_s)
         if member.ejected and not ticket.probe:
             return  # an attempt from before the ejection
-        member.errors = member.bad_answers = 0
+        member.errors = member.bad_answers = member.excused = 0
+        member.verdicts_seen = self._verdicts
         if not member.out:
             return
         member.ejected = member.failing = False

@@ -48,7 +48,7 @@ async def verify_endpoints(config: GateConfig, endpoints: list[Endpoint], key: s
     try:
         return list(await asyncio.gather(*(_look(channels, endpoint, question, config) for endpoint in endpoints)))
     finally:
-        await channels.close()
+        channels.close()
 
 
 async def _look(channels: Channels, endpoint: Endpoint, question: Question, config: GateConfig) -> EndpointSeen:

@@ -36,6 +36,7 @@ class Replica:
     connections: int = 0
     tls: ssl.SSLContext | None = None
     _server: asyncio.Server | None = None
+    _busy: int = 0
     _open: set[asyncio.StreamWriter] = field(default_factory=set)
 
     @property
@@ -53,6 +54,15 @@ class Replica:
             self._server = None
             for writer in list(self._open):
                 writer.transport.abort()
+
+    async def drain(self) -> None:
+        """Stops listening and lets what is under way be answered."""
+        if self._server is not None:
+            self._server.close()
+        for _ in range(100):
+            if not self._busy:
+                break
+            await asyncio.sleep(0.02)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -77,6 +87,13 @@ class Replica:
         self.heads.append(head)
         if head.split()[1] != "/health":
             self.seen.append(json.loads(body))
+        self._busy += 1
+        try:
+            return await self._reply(writer)
+        finally:
+            self._busy -= 1
+
+    async def _reply(self, writer: asyncio.StreamWriter) -> bool:
         mode = self.mode
         if mode == "rst after question":
             _reset(writer)

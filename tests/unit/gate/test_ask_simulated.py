@@ -233,6 +233,26 @@ def test_a_timeout_while_our_own_loop_slept_ejects_nobody():
     assert len(run(story(asleep=False))) == 1
 
 
+def test_our_own_lateness_is_no_excuse_where_another_endpoint_answered_meanwhile():
+    """A busy proxy beside a dead node: it must still be ejected."""
+
+    async def story():
+        world = World(2, Limits(hedge_share=0), seed=1)
+        loop = asyncio.get_running_loop()
+        world.set(SILENT, GOOD)
+        asks = [asyncio.ensure_future(world.ask()) for _ in range(6)]
+        await asyncio.sleep(0.01)
+        asks += [asyncio.ensure_future(world.ask()) for _ in range(6)]
+        await asyncio.sleep(0.1)
+        world.asker._lag.note(loop.time(), loop.time() + 0.3)
+        loop.now_s += 0.3
+        await asyncio.sleep(0.6)
+        return world
+
+    world = run(story())
+    assert world.pool.ejections == {world.endpoints[0].url: 1}
+
+
 def test_a_cancelled_request_leaves_its_try_to_end_and_be_counted():
     async def story():
         world = World(2)
