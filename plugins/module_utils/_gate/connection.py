@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from typing import cast
 
 #: Bytes. A verdict is some 100; whatever is larger is not one, and must not fill the memory.
 MAX_ANSWER_BYTES = 65_536
@@ -71,8 +72,8 @@ class Connection(asyncio.Protocol):
     # -- what asyncio calls --------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # A cast: uvloop's transports, which LiteLLM has, are no asyncio.Transport by class.
+        self._transport = cast(asyncio.Transport, transport)
         self.usable = True
 
     def data_received(self, data: bytes) -> None:
