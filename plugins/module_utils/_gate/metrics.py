@@ -7,11 +7,14 @@ misses that event, and the first fail-open is the one that matters."""
 
 from __future__ import annotations
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
-
 from .outcome import FAILED, Checked, Outcome
 from .pool import Pool, State
 from .verdict import Cause
+
+try:
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+except ImportError:  # LiteLLM's environment has it; the module and the command do without
+    pass
 
 #: Seconds. Fine where a check normally ends (some ms), then at the hedge (50 ms), the attempt (0.5 s), the budget (1 s).
 BUCKETS_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.0)
@@ -34,8 +37,9 @@ class GateMetrics:
     _made: dict[tuple[int, str], GateMetrics] = {}
 
     @classmethod
-    def of(cls, prefix: str, registry: CollectorRegistry = REGISTRY) -> GateMetrics:
+    def of(cls, prefix: str, registry: CollectorRegistry | None = None) -> GateMetrics:
         """The metrics under this prefix, made where they do not exist yet."""
+        registry = registry or REGISTRY
         key = (id(registry), prefix)
         if key not in cls._made:
             cls._made[key] = cls(prefix, registry)

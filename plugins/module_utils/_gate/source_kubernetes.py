@@ -18,12 +18,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from .config import KubernetesEndpoints
 from .errors import SourceError
 from .slices import Slices
 from .sources import Listener
+
+try:
+    import httpx
+except ImportError:  # the module or command that needs it says so
+    pass
 
 ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 #: Seconds without a byte on a watch. A healthy API server sends a bookmark every minute; a black-holed one sends

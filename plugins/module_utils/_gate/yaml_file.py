@@ -9,28 +9,31 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from .errors import ConfigError
+
+try:
+    import yaml
+
+    class _StrictLoader(yaml.SafeLoader):
+        """SafeLoader that refuses a key given twice: YAML would silently keep the last one."""
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            seen: set[str] = set()
+            for key_node, _value in node.value:
+                if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
+                    continue
+                if key_node.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key {key_node.value!r} is given twice", key_node.start_mark
+                    )
+                seen.add(key_node.value)
+            return super().construct_mapping(node, deep=deep)
+
+except ImportError:  # the module or command that needs it says so
+    pass
 
 #: Bytes. The largest public LiteLLM configuration seen is below 200 kB; a wrong path (a log, an image) is told at once.
 MAX_FILE_BYTES = 4_000_000
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice: YAML would silently keep the last one."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key_node, _value in node.value:
-            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
-                continue
-            if key_node.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key_node.value!r} is given twice", key_node.start_mark
-                )
-            seen.add(key_node.value)
-        return super().construct_mapping(node, deep=deep)
 
 
 def parse_yaml(text: str, source: str) -> Any:
