@@ -10,7 +10,7 @@ module: usage_gate_config
 short_description: Write the configuration of the usage gate
 version_added: 0.1.0
 description:
-  - Writes C(usage-gate.yml), which the LiteLLM hook of the role P(gb10.serving.usage_gate#role) and C(llm-gate) read.
+  - Writes C(usage-gate.yml), which the LiteLLM hook C(usage_gate.py) and the command C(llm-gate) read.
   - The configuration is validated as a whole before it is written. One that cannot work, such as attempts that do not fit
     into the budget, is refused with the sum that shows why, and the file stays as it was.
   - A running gate takes a changed file over within seconds. Nothing needs to be restarted.

@@ -117,7 +117,7 @@ class Asker:
             return await self._last_resort(ask)
         while True:
             wake_s = min(ask.hedge_at_s, ask.deadline_s)
-            done, _ = await asyncio.wait(
+            done, dummy = await asyncio.wait(
                 ask.tasks, timeout=max(0.0, wake_s - loop.time()), return_when=asyncio.FIRST_COMPLETED
             )
             if verdict := self._take(ask, done):
@@ -192,7 +192,7 @@ class Asker:
         ours: set[asyncio.Task[Verdict | Fault]] = set()
         waiting: dict[asyncio.Task[Verdict | Fault], float] = {}
         looked_at = set(ask.tried)
-        for _ in range(LAST_RESORTS if self.limits.retries else 1):
+        for dummy_try in range(LAST_RESORTS if self.limits.retries else 1):
             endpoint = self.pool.least_recently_failed(looked_at)
             if endpoint is None:
                 break
@@ -209,7 +209,7 @@ class Asker:
             waiting[task] = min(began_s + patience_s, ask.deadline_s)
         while waiting:
             until_s = max(waiting.values())
-            done, _ = await asyncio.wait(
+            done, dummy = await asyncio.wait(
                 waiting, timeout=max(0.0, until_s - loop.time()), return_when=asyncio.FIRST_COMPLETED
             )
             if not done:

@@ -71,7 +71,7 @@ class _Line:
 
     def retire(self) -> None:
         self.retired = True
-        for connection, _ in self.idle:
+        for connection, dummy in self.idle:
             connection.close()
         self.idle.clear()
 
@@ -172,7 +172,7 @@ class Channels:
         return answer
 
     async def _connect(self, target: _Target) -> Connection:
-        _, connection = await asyncio.get_running_loop().create_connection(
+        dummy, connection = await asyncio.get_running_loop().create_connection(
             Connection,
             target.host,
             target.port,

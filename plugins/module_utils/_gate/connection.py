@@ -44,13 +44,13 @@ class Connection(asyncio.Protocol):
     async def exchange(self, request: bytes) -> tuple[int, bytes]:
         """Sends a whole request; the status and body of its answer. ConnectionClosed, NotHttp. When cancelled the
         connection is given up, since its answer may still come."""
-        assert self._transport is not None
-        if not self.usable:
+        transport = self._transport
+        if transport is None or not self.usable:
             raise ConnectionClosed("the server had closed the kept connection", silent=True)
         self.usable = False
         self._received.clear()
         self._answer = asyncio.get_running_loop().create_future()
-        self._transport.write(request)
+        transport.write(request)
         answer = self._answer
         try:
             return await answer
@@ -61,7 +61,7 @@ class Connection(asyncio.Protocol):
         finally:
             self._answer = None
             if not self.usable:
-                self._transport.abort()
+                transport.abort()
 
     def close(self) -> None:
         """Ends it at once."""
@@ -93,21 +93,23 @@ class Connection(asyncio.Protocol):
 
     def _look(self, ended: bool, text: str = "") -> None:
         """Is the answer whole?"""
-        assert self._answer is not None
+        waiting = self._answer
+        if waiting is None:
+            return
         try:
             read = read_answer_bytes(bytes(self._received), ended)
         except NotHttp as error:
-            self._answer.set_exception(error)
+            waiting.set_exception(error)
             return
         if read is None:
             if len(self._received) > MAX_ANSWER_BYTES:
-                self._answer.set_exception(NotHttp(f"the answer is longer than {MAX_ANSWER_BYTES} bytes"))
+                waiting.set_exception(NotHttp(f"the answer is longer than {MAX_ANSWER_BYTES} bytes"))
             elif ended:
-                self._answer.set_exception(ConnectionClosed(text, silent=not self._received))
+                waiting.set_exception(ConnectionClosed(text, silent=not self._received))
             return
         status, body, reusable = read
         self.usable = reusable and not ended
-        self._answer.set_result((status, body))
+        waiting.set_result((status, body))
 
 
 def read_answer_bytes(received: bytes, ended: bool) -> tuple[int, bytes, bool] | None:
@@ -129,7 +131,7 @@ def read_answer_bytes(received: bytes, ended: bool) -> tuple[int, bytes, bool] |
         start = end + 4  # 100, 103: the answer proper follows
     headers = {}
     for line in lines:
-        name, _, value = line.partition(b":")
+        name, dummy, value = line.partition(b":")
         headers[name.strip().lower()] = value.strip().lower()
     keep = headers.get(b"connection", b"keep-alive" if match[1] == b"1" else b"close") != b"close"
     rest = received[end + 4 :]

@@ -52,7 +52,7 @@ def read_srv(packet: bytes, number: int) -> tuple[list[Service], bool]:
 
 
 def _read_srv(packet: bytes, number: int) -> tuple[list[Service], bool]:
-    answer_number, flags, questions, answers, _, _ = struct.unpack_from("!HHHHHH", packet)
+    answer_number, flags, questions, answers, dummy1, dummy2 = struct.unpack_from("!HHHHHH", packet)
     if answer_number != number or not flags & 0x8000:
         raise SourceError("the DNS server's answer is to another question")
     code = flags & 0x000F
@@ -61,17 +61,17 @@ def _read_srv(packet: bytes, number: int) -> tuple[list[Service], bool]:
     if code:
         raise SourceError(f"the DNS server answered with error {code}")
     position = 12
-    for _ in range(questions):
-        _, position = _name(packet, position)
+    for dummy in range(questions):
+        dummy_name, position = _name(packet, position)
         position += 4
     services = []
-    for _ in range(answers):
-        _, position = _name(packet, position)
+    for dummy in range(answers):
+        dummy_name, position = _name(packet, position)
         kind, _class, _ttl, length = struct.unpack_from("!HHIH", packet, position)
         position += 10
         if kind == TYPE_SRV:
             priority, weight, port = struct.unpack_from("!HHH", packet, position)
-            target, _ = _name(packet, position + 6)
+            target, dummy_end = _name(packet, position + 6)
             if target and port:  # a target of "." says: decidedly not available here
                 services.append(Service(priority, weight, port, target))
         position += length

@@ -80,7 +80,7 @@ async def drive(
         if gate.is_capped(question.model):
             await gate.first_list(FIRST_LIST_S)
         if rate_per_s is None:
-            checks = [await gate.check(question) for _ in range(count)]
+            checks = [await gate.check(question) for dummy in range(count)]
         else:
             checks = await _open_loop(gate, question, count, rate_per_s)
         await gate.asker.drain()  # a losing hedge that fails after the last answer still ejects

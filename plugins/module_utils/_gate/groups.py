@@ -112,8 +112,8 @@ class Routing:
             name in self.groups
             or name in self.aliases
             or name in self.routing_groups
-            or any(public == name for _, public in self.team_groups)
-            or any(pattern.fullmatch(name) for _, pattern, _ in self.wildcards)
+            or any(public == name for dummy, public in self.team_groups)
+            or any(pattern.fullmatch(name) for dummy, pattern, dummy2 in self.wildcards)
         )
 
 

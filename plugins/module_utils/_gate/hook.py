@@ -119,11 +119,15 @@ class HookCore:
         self._tasks: set[asyncio.Task[None]] = set()
         self._started = False
         self._said_active = False
-        self.metrics: GateMetrics | None = None
+        self._metrics: GateMetrics | None = None
         self._load()
-        if self.metrics is None:
-            self.metrics = GateMetrics.of("usage_gate")
-            self.metrics.config(False)
+
+    @property
+    def metrics(self) -> GateMetrics:
+        """The counters; under the default prefix while no configuration says another."""
+        if self._metrics is None:
+            self._metrics = GateMetrics.of("usage_gate")
+        return self._metrics
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -192,7 +196,7 @@ class HookCore:
         metrics = GateMetrics.of(config.metrics_prefix)
         metrics.config(True)
         replaced, known = self._gate, self._config
-        self.metrics = metrics
+        self._metrics = metrics
         if config == known:
             return None
         self._gate, self._config = Gate(config, metrics), config
@@ -203,8 +207,7 @@ class HookCore:
         return replaced
 
     def _complain(self, sentence: str) -> None:
-        if self.metrics is not None:
-            self.metrics.config(False)
+        self.metrics.config(False)
         if sentence != self._complaint:
             what = (
                 "the last good configuration stays in use"
@@ -249,7 +252,7 @@ class HookCore:
 
     def _look_at_router(self) -> None:
         """Says once what would slip past the gate."""
-        if self._live().router is None or self._config is None or self.metrics is None:
+        if self._live().router is None or self._config is None:
             return
         for finding in find_bypasses(self.routing(), self._capped):
             if finding.sentence in self._said:
@@ -275,12 +278,12 @@ class HookCore:
         names = routing.names_for(requested, tables, caller.team)
         plan = _Plan(direct=capped_among(names, self._capped))
         asked_for = [data.get(key) for key in _FALLBACK_KEYS] + [override.get(key) for key in _FALLBACK_KEYS]
-        for _, targets in read_fallbacks(asked_for):
+        for dummy, targets in read_fallbacks(asked_for):
             for target in targets:
                 # The client, its key or its team chose these: they count as asked for.
                 reached = capped_among(routing.names_for(target, tables, caller.team), self._capped)
                 fresh = [name for name in reached if name not in plan.direct]
-                if fresh and self.metrics is not None:
+                if fresh:
                     self.metrics.bypass(Bypass.CLIENT_FALLBACK)
                 plan.direct += fresh
         if data.get("disable_fallbacks") is not True:
@@ -305,13 +308,11 @@ class HookCore:
             return await self._before(caller, data)
         except Exception as error:
             LOG.exception("usage gate: a fault of its own; the request is served unchecked")
-            if self.metrics is not None:
-                self.metrics.checked(Checked(Outcome.FAILED_OPEN, None, Cause.INTERNAL, type(error).__name__))
+            self.metrics.checked(Checked(Outcome.FAILED_OPEN, None, Cause.INTERNAL, type(error).__name__))
             return None
 
     async def _before(self, caller: Caller, data: MutableMapping[str, Any]) -> Refusal | None:
         gate, metrics = self._gate, self.metrics
-        assert metrics is not None
         if gate is None:
             # Without a configuration nobody knows what is capped: any request may be.
             if isinstance(data.get("model"), str):
@@ -360,13 +361,13 @@ class HookCore:
             entry.id,
         )
         lost = self._journal.add(entry) if self._journal is not None else 1
-        if lost and self.metrics is not None:
+        if lost:
             self.metrics.journal(self._journal.pending() if self._journal else 0, lost=lost)
 
     async def _report(self) -> None:
         """Tells the API of unchecked requests, once it answers again."""
         journal, gate, metrics = self._journal, self._gate, self.metrics
-        if journal is None or gate is None or metrics is None:
+        if journal is None or gate is None:
             return
         path = gate.config.request.unchecked_path
         if path is None or not journal.pending():

@@ -147,6 +147,6 @@ def _entry(line: bytes) -> Unchecked:
 def _count(file: Path) -> int:
     try:
         with file.open("rb") as lines:
-            return sum(1 for _ in lines)
+            return sum(1 for dummy in lines)
     except OSError:
         return 0

@@ -138,7 +138,7 @@ class Pool:
         order = self._order
         if not order:
             return None
-        for _ in range(QUICK_DRAWS):
+        for dummy in range(QUICK_DRAWS):
             member = order[int(self._rng.random() * len(order))]
             if member.endpoint.url not in tried and not member.out and not self._late(member, now_s):
                 return member.endpoint

@@ -42,7 +42,7 @@ class RetryAfter:
         async def send_with_header(message: Message) -> None:
             if noted and message["type"] == "http.response.start" and message["status"] in (429, 503):
                 headers = list(message.get("headers") or [])
-                if not any(bytes(name).lower() == b"retry-after" for name, _ in headers):
+                if not any(bytes(name).lower() == b"retry-after" for name, dummy in headers):
                     message = {**message, "headers": [*headers, (b"retry-after", b"%d" % noted[-1])]}
             await send(message)
 

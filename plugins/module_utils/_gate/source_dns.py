@@ -48,7 +48,7 @@ async def lookup_addresses(host: str, port: int) -> list[str]:
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except TimeoutError:
         raise OSError(0, "the DNS lookup hangs") from None
-    return list(dict.fromkeys(str(address[0]) for _, _, _, _, address in found))
+    return list(dict.fromkeys(str(address[0]) for dummy1, dummy2, dummy3, dummy4, address in found))
 
 
 def system_nameservers(path: str = "/etc/resolv.conf") -> list[str]:
@@ -109,7 +109,7 @@ async def _ask_srv(name: str, server: str, port: int) -> list[Service]:
     try:
         writer.write(struct.pack("!H", len(query)) + query)
         (length,) = struct.unpack("!H", await reader.readexactly(2))
-        services, _ = read_srv(await reader.readexactly(length), number)
+        services, dummy = read_srv(await reader.readexactly(length), number)
     except asyncio.IncompleteReadError:
         raise SourceError("the DNS server closed the connection") from None
     finally:

@@ -130,7 +130,7 @@ def test_the_manifests_fit_current_kubernetes():
     spec["selector"] = {"matchLabels": {"app": "platform-api"}}
     spec["template"]["metadata"] = {"labels": {"app": "platform-api"}}
     spec["template"]["spec"]["containers"][0]["image"] = "platform-api"
-    roles = list(yaml.safe_load_all((COLLECTION / "playbooks/files/usage_gate_rbac.yml").read_text()))
+    roles = yaml.safe_load((COLLECTION / "playbooks/files/usage_gate_rbac.yml").read_text())["items"]
     for document in (deployment, *roles):
         validate.validate(document, validate.latest_version(), strict=True)
     spec["strategy"]["rollingUpdate"]["maxUnavailabel"] = 0

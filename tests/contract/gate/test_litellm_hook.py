@@ -11,6 +11,8 @@ from tests.contract.gate.backend import Backend
 from tests.contract.gate.proxy import MASTER, Proxy, deployment, eventually, litellm_python
 from tests.contract.gate.servers import NO, YES, Api, free_port
 
+#: One run is enough: LiteLLM brings its own Python and libraries.
+pytestmark = pytest.mark.slow
 MESSAGES = [{"role": "user", "content": "a secret prompt"}]
 
 
