@@ -1,0 +1,164 @@
+# Copyright: (c) 2026, The gb10.serving maintainers
+# GNU General Public License v3.0 or later (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Is this configuration sound? For usage-gate.yml and LiteLLM's config.yaml, told apart by their top keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from .config import TOP_KEYS, GateConfig, file_problems, parse_config
+from .errors import ConfigError
+from .groups import Capped, find_bypasses, routing_of_config
+from .yaml_file import read_yaml
+
+#: Top keys of a LiteLLM configuration.
+LITELLM_KEYS = (
+    "model_list",
+    "litellm_settings",
+    "general_settings",
+    "router_settings",
+    "environment_variables",
+    "include",
+)
+#: What ``callbacks`` must name for the hook to be loaded.
+CALLBACK = "usage_gate.usage_gate"
+
+
+class Severity(StrEnum):
+    """How bad."""
+
+    ERROR = "error"  # the gate would not work, or would be bypassed
+    WARNING = "warning"  # look at it
+
+
+@dataclass(frozen=True)
+class Remark:
+    """One thing found in one file."""
+
+    file: str
+    severity: Severity
+    sentence: str
+
+
+@dataclass
+class Report:
+    """What was found in all files. Exit status: 3 a file cannot be used as it is, 1 an error found in it, 0 sound."""
+
+    files: dict[str, str] = field(default_factory=dict)  # file -> usage-gate or litellm
+    remarks: list[Remark] = field(default_factory=list)
+    unusable: bool = False
+
+    @property
+    def exit_status(self) -> int:
+        if self.unusable:
+            return 3
+        return 1 if any(remark.severity is Severity.ERROR for remark in self.remarks) else 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "files": [{"file": file, "kind": kind} for file, kind in self.files.items()],
+            "remarks": [
+                {"file": remark.file, "severity": remark.severity.value, "sentence": remark.sentence}
+                for remark in self.remarks
+            ],
+            "sound": self.exit_status == 0,
+        }
+
+    def lines(self) -> list[str]:
+        lines = [f"{remark.severity.value}: {_located(remark)}" for remark in self.remarks]
+        told = {remark.file for remark in self.remarks}
+        return lines + [
+            f"{file}: sound ({kind} configuration)" for file, kind in self.files.items() if file not in told
+        ]
+
+
+def _located(remark: Remark) -> str:
+    return remark.sentence if remark.sentence.startswith(remark.file) else f"{remark.file}: {remark.sentence}"
+
+
+def check_files(files: Sequence[str]) -> Report:
+    """Looks at each file, and at LiteLLM's together with the gate's when one of each is given or lies beside it."""
+    report = Report()
+    gates: list[GateConfig] = []
+    proxies: list[tuple[str, Mapping[str, Any]]] = []
+    for file in files:
+        try:
+            document = read_yaml(file, "a configuration")
+            kind = kind_of(document, file)
+            report.files[file] = kind
+            if kind == "usage-gate":
+                config = parse_config(document, file)
+                problems = file_problems(config, file)
+                if problems:
+                    raise ConfigError(problems)
+                gates.append(config)
+            else:
+                proxies.append((file, document))
+        except ConfigError as error:
+            report.unusable = True
+            report.remarks += [Remark(file, Severity.ERROR, sentence) for sentence in error.problems]
+    for file, document in proxies:
+        gate = gates[0] if gates else _gate_beside(file)
+        report.remarks += check_proxy(file, document, gate)
+    return report
+
+
+def kind_of(document: Any, where: str) -> str:
+    """``usage-gate`` or ``litellm``; ConfigError when its top keys are neither's."""
+    if not isinstance(document, dict) or not document:
+        raise ConfigError([f"{where}: a mapping of settings is needed, of usage-gate.yml or LiteLLM's config.yaml"])
+    ours = sum(key in document for key in TOP_KEYS)
+    theirs = sum(key in document for key in LITELLM_KEYS)
+    if ours == theirs:
+        raise ConfigError(
+            [
+                f"{where}: cannot tell what this is; usage-gate.yml has endpoints and capped_models, "
+                "LiteLLM's config.yaml has model_list"
+            ]
+        )
+    return "usage-gate" if ours > theirs else "litellm"
+
+
+def _gate_beside(file: str) -> GateConfig | None:
+    beside = Path(file).with_name("usage-gate.yml")
+    try:
+        return parse_config(read_yaml(beside, "the gate's configuration"), str(beside)) if beside.exists() else None
+    except ConfigError:
+        return None  # it is checked when it is given itself
+
+
+def check_proxy(file: str, document: Mapping[str, Any], gate: GateConfig | None) -> list[Remark]:
+    """What in a LiteLLM configuration keeps the gate from working."""
+    remarks = []
+    settings = document.get("litellm_settings")
+    callbacks = settings.get("callbacks") if isinstance(settings, Mapping) else None
+    named = [callbacks] if isinstance(callbacks, str) else callbacks if isinstance(callbacks, list) else []
+    if CALLBACK not in named:
+        remarks.append(
+            Remark(
+                file,
+                Severity.ERROR,
+                f"litellm_settings.callbacks does not name {CALLBACK}: the gate is not asked at all; add it, with "
+                "usage_gate.py beside this file",
+            )
+        )
+    if gate is None:
+        remarks.append(
+            Remark(
+                file,
+                Severity.WARNING,
+                "no usage-gate.yml was given or lies beside it, so fallbacks and names could not be compared with "
+                "the capped list; give both files",
+            )
+        )
+        return remarks
+    for finding in find_bypasses(routing_of_config(document), Capped(gate.capped_models)):
+        severity = Severity.ERROR if finding.refused else Severity.WARNING
+        remarks.append(Remark(file, severity, finding.sentence))
+    return remarks

@@ -1,0 +1,84 @@
+# Copyright: (c) 2026, The gb10.serving maintainers
+# GNU General Public License v3.0 or later (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""usage-gate.yml as a file: built from what is given, compared with what is there, shown without secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .config import TOP_KEYS, GateConfig, file_problems, parse_config
+from .errors import ConfigError
+from .yaml_file import parse_yaml
+
+try:
+    import yaml
+except ImportError:  # the module or command that needs it says so
+    pass
+
+KEYS = TOP_KEYS
+HEADER = "# Written by gb10.serving.usage_gate_config. What is changed here by hand is overwritten by its next run.\n"
+HIDDEN = "********"
+
+
+@dataclass(frozen=True)
+class Existing:
+    """The file as it is. `document` is None where there is none, or none that is YAML; `shown` hides secrets."""
+
+    exists: bool
+    document: Any
+    shown: str
+
+
+def build(given: Mapping[str, Any], where: str) -> tuple[dict[str, Any], GateConfig]:
+    """The document for what is given (None: left out) and the configuration it makes; ConfigError with every problem."""
+    document: dict[str, Any] = {}
+    for key in KEYS:
+        value = given.get(key)
+        if key == "endpoints" and isinstance(value, list):
+            value = {"static": value}
+        if isinstance(value, dict) and key == "request":
+            value = {name: item for name, item in value.items() if item is not None}
+        if value is not None and value != {}:
+            document[key] = value
+    config = parse_config(document, where)
+    problems = file_problems(config, where)
+    if problems:
+        raise ConfigError(problems)
+    return document, config
+
+
+def render(document: Mapping[str, Any]) -> str:
+    """The file's text."""
+    return HEADER + yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, width=120)
+
+
+def without_secrets(document: Any) -> Any:
+    """The same document with the values of headers hidden."""
+    if not isinstance(document, dict) or not isinstance(document.get("request"), dict):
+        return document
+    request = dict(document["request"])
+    if isinstance(request.get("headers"), dict):
+        request["headers"] = dict.fromkeys(request["headers"], HIDDEN)
+    return {**document, "request": request}
+
+
+def read_existing(path: str) -> Existing:
+    """What is there. A file that cannot be read as YAML is shown as such and will be replaced."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return Existing(False, None, "")
+    except (OSError, UnicodeDecodeError) as error:
+        return Existing(True, None, f"# cannot be read: {type(error).__name__}\n")
+    try:
+        document = parse_yaml(text, path)
+    except ConfigError:
+        return Existing(True, None, "# not valid YAML\n")
+    if not isinstance(document, dict):
+        return Existing(True, document, "# not a mapping\n")
+    return Existing(True, document, render(without_secrets(document)))

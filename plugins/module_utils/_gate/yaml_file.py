@@ -1,0 +1,67 @@
+# Copyright: (c) 2026, The gb10.serving maintainers
+# GNU General Public License v3.0 or later (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Reading a YAML file so that what is wrong with it is said in one sentence with line and column."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from .errors import ConfigError
+
+try:
+    import yaml
+
+    class _StrictLoader(yaml.SafeLoader):
+        """SafeLoader that refuses a key given twice: YAML would silently keep the last one."""
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            seen: set[str] = set()
+            for key_node, _value in node.value:
+                if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
+                    continue
+                if key_node.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key {key_node.value!r} is given twice", key_node.start_mark
+                    )
+                seen.add(key_node.value)
+            return super().construct_mapping(node, deep=deep)
+
+except ImportError:  # the module or command that needs it says so
+    pass
+
+#: Bytes. The largest public LiteLLM configuration seen is below 200 kB; a wrong path (a log, an image) is told at once.
+MAX_FILE_BYTES = 4_000_000
+
+
+def parse_yaml(text: str, source: str) -> Any:
+    """The document in ``text``; ConfigError naming ``source``, line and column when it is not YAML."""
+    try:
+        # A SafeLoader by inheritance: it builds plain data only.
+        return yaml.load(text, Loader=_StrictLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
+        raise ConfigError([f"{source}:{where} not valid YAML: {error.problem or error}"]) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError([f"{source}: not valid YAML: {' '.join(str(error).split())}"]) from None
+
+
+def read_text(path: str | Path, what: str) -> str:
+    """The text of a file; ConfigError with the reason when it cannot be read. ``what`` names its purpose."""
+    file = Path(path)
+    try:
+        if file.stat().st_size > MAX_FILE_BYTES:
+            raise ConfigError([f"{file}: larger than {MAX_FILE_BYTES} bytes, so this is hardly {what}"])
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError([f"{file}: cannot read {what}: {error.strerror or error}"]) from None
+    except UnicodeDecodeError:
+        raise ConfigError([f"{file}: {what} is not UTF-8 text"]) from None
+
+
+def read_yaml(path: str | Path, what: str) -> Any:
+    """The document in a file; ConfigError as the two functions above."""
+    return parse_yaml(read_text(path, what), str(path))
