@@ -354,8 +354,15 @@ class VllmServer:
         body = completion_body(self.model, prompt_tokens, max_tokens)
         self._client.post("/v1/completions", json=body, headers=headers, timeout=CONDITION_LIMIT_S).raise_for_status()
 
-    def load(self, streams: int = 2, prompt_tokens: int = 16, max_tokens: int = 15000, **headers: str) -> Load:
-        return Load(self.url, self.model, streams, prompt_tokens, max_tokens, headers)
+    def load(
+        self,
+        streams: int = 2,
+        prompt_tokens: int = 16,
+        max_tokens: int = 15000,
+        repeat: bool = True,
+        headers: Mapping[str, str] | None = None,
+    ) -> Load:
+        return Load(self.url, self.model, streams, prompt_tokens, max_tokens, repeat, headers or {})
 
 
 # -- load --------------------------------------------------------------------------------------------------------------
@@ -369,13 +376,14 @@ def completion_body(model: str, prompt_tokens: int, max_tokens: int, stream: boo
 
 @dataclass
 class Load:
-    """Streaming completions until left: each of the streams begins anew when it is done, so the server stays busy."""
+    """Streaming completions until left: each stream begins anew when it is done (or not), so the server stays busy."""
 
     url: str
     model: str
     streams: int
     prompt_tokens: int
     max_tokens: int
+    repeat: bool
     headers: Mapping[str, str] = field(default_factory=dict)
     finished: int = 0
     errors: list[str] = field(default_factory=list)
@@ -421,3 +429,5 @@ class Load:
                 self.errors.append(repr(error))
                 return
             self.finished += 1
+            if not self.repeat:
+                return

@@ -58,9 +58,9 @@ class PageTally:
         self.counts = [0] * (len(BUCKETS) + 1)
         self.total_s = 0.0
 
-    def beat(self, now: float, seconds: float | None) -> None:
+    def beat(self, seconds: float | None) -> None:
         self.steps += 1
-        self.last = now
+        self.last = time.time()
         if seconds is not None:
             self.counts[bisect_left(BUCKETS, seconds)] += 1
             self.total_s += seconds
@@ -97,7 +97,7 @@ class PageSink:
         for engine, tally in list(self.tallies.items()):
             steps.add_metric([engine], tally.steps)
             if tally.last:
-                last.add_metric([engine], time.time() - (time.monotonic() - tally.last))
+                last.add_metric([engine], tally.last)
             below, buckets = 0, []
             for bound, count in zip([*BUCKETS, "+Inf"], list(tally.counts), strict=True):
                 below += count
@@ -124,7 +124,7 @@ class SharedTally:
             os.close(file)
         self.since[0] = 0.0  # a folder set by the user may be older than this server
 
-    def beat(self, now: float, seconds: float | None) -> None:
+    def beat(self, seconds: float | None) -> None:
         self._steps.inc()
         if self._last is None:  # made with the first step: a sample of 0.0 would read as a silence of fifty years
             self._last = self._gauge.labels(self._engine)
@@ -217,7 +217,7 @@ class Heartbeat(StatLoggerBase):
             elif not since[0]:
                 since[0] = now
             return
-        self._tally.beat(now, step_seconds(since[0], now, iteration))
+        self._tally.beat(step_seconds(since[0], now, iteration))
         since[0] = now if work else 0.0
 
 
