@@ -122,20 +122,21 @@ def test_a_frozen_engine_stands_still_and_one_reading_tells_for_how_long(server:
 
 
 # -- several front ends and engines ------------------------------------------------------------------------------------
+# On the slow model too: thousands of tokens a second from the tiny one starve everything else on two cores, the test first.
 
 
 def test_two_api_servers_count_every_step_once(vllm: Callable[..., VllmServer]) -> None:
-    with vllm("--api-server-count", "2", env={"PYTHONPATH": str(FOLDER)}) as server:
+    with vllm("--api-server-count", "2", model="mid", env={"PYTHONPATH": str(FOLDER)}) as server:
         began = time.monotonic()
         assert server.page().require(INFO) == 1
         assert beats(server.page()) == 0
         # One request at a time: each step's output belongs to one front end, so the stock counter is right too.
-        for _ in range(8):
+        for _ in range(6):
             server.complete(prompt_tokens=8, max_tokens=20)
-        page = server.wait_for_page(lambda page: page.get(STOCK[3]) == 8, "all are counted")
-        assert beats(page) == page.require(STOCK[0]) == 160
+        page = server.wait_for_page(lambda page: page.get(STOCK[3]) == 6, "all are counted")
+        assert beats(page) == page.require(STOCK[0]) == 120
         with server.load(streams=4) as load:
-            page = server.wait_for_page(lambda page: beats(page) > 260, "it beats under load")
+            page = server.wait_for_page(lambda page: beats(page) > 150, "it beats under load")
             # Each front end counts a shared step for itself: the stock counter is never behind, usually ahead.
             with server.frozen(server.engine_core):
                 still = wait_for_no_beats(server)
@@ -149,7 +150,10 @@ def test_two_api_servers_count_every_step_once(vllm: Callable[..., VllmServer]) 
 
 
 def test_data_parallel_ranks_beat_for_themselves(vllm: Callable[..., VllmServer]) -> None:
-    with vllm("--data-parallel-size", "2", env={"PYTHONPATH": str(FOLDER)}) as server, server.load(streams=4) as load:
+    with (
+        vllm("--data-parallel-size", "2", model="mid", env={"PYTHONPATH": str(FOLDER)}) as server,
+        server.load(4) as load,
+    ):
         server.wait_for_page(lambda page: min(beats(page, "0"), beats(page, "1")) > 20, "both ranks beat")
         with server.frozen(server.pid("VLLM::EngineCore_DP0")):
             still = wait_for_no_beats(server, "0")
