@@ -17,7 +17,8 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 PLUGIN = CHECKOUT / "roles" / "engine_heartbeat" / "files" / "gb10_heartbeat"
 DROPIN = "50-gb10-heartbeat.conf"
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the role asks for root")
+# Slow: each run of a play takes seconds, so they are run for one pair of Python and ansible-core only.
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.geteuid() != 0, reason="the role asks for root")]
 
 # Prints the unit file and its drop-ins as `systemctl cat` does, and notes what else it is asked for.
 SYSTEMCTL = """#!{python}

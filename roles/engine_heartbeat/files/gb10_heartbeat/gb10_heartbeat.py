@@ -130,7 +130,7 @@ class SharedTally:
             self._last = self._gauge.labels(self._engine)
         self._last.set(time.time())
         if seconds is not None:
-            self._histogram.observe(seconds)
+            self._histogram.observe(max(seconds, 0.0))  # two API servers may take up two steps in the wrong order
 
 
 class SharedSink:
@@ -193,7 +193,15 @@ class Heartbeat(StatLoggerBase):
         except Exception as error:
             _process.give_up(error)
 
-    def record(self, scheduler_stats: Any = None, iteration_stats: Any = None, *_: object, **__: object) -> None:
+    def record(
+        self,
+        scheduler_stats: Any = None,
+        iteration_stats: Any = None,
+        mm_cache_stats: object = None,
+        engine_idx: int = 0,
+        *_: object,
+        **__: object,
+    ) -> None:
         # Of the messages about one step exactly one carries the scheduler's numbers, however many API servers there are.
         if scheduler_stats is None or _process.off:
             return
@@ -217,7 +225,10 @@ class Heartbeat(StatLoggerBase):
             elif not since[0]:
                 since[0] = now
             return
-        self._tally.beat(step_seconds(since[0], now, iteration))
+        seconds = now - since[0] if since[0] else None
+        if iteration is not None and (waited := getattr(iteration, "time_to_first_tokens_iter", None)):
+            seconds = no_longer_than(waited, seconds)
+        self._tally.beat(seconds)
         since[0] = now if work else 0.0
 
 
@@ -225,16 +236,13 @@ class Heartbeat(StatLoggerBase):
 Heartbeat.__abstractmethods__ = frozenset()
 
 
-def step_seconds(since: float, now: float, iteration: Any) -> float | None:
-    """How long the step may have taken: since the last one, and no longer than anyone waited whose first token it gave.
+def no_longer_than(waited: list[float], seconds: float | None) -> float | None:
+    """A step took no longer than anybody waited whose first token it gave.
 
-    The second bound measures the first step after an idle spell, and cuts off the idle spell where a mass abort left
-    the scheduler's numbers saying "running". Neither known: None.
+    That measures the first step after an idle spell, and cuts off the idle spell where a mass abort left the scheduler's
+    numbers saying "running".
     """
-    bound = now - since if since else None
-    for waited in getattr(iteration, "time_to_first_tokens_iter", None) or ():
-        if waited > 0 and (
-            bound is None or waited < bound
-        ):  # wall-clock differences: not above 0 after a clock was set
-            bound = waited
-    return None if bound is None else max(bound, 0.0)  # API servers may take up two steps in the wrong order
+    for one in waited:
+        if one > 0 and (seconds is None or one < seconds):  # differences of the wall clock: below 0 after it was set
+            seconds = one
+    return seconds
