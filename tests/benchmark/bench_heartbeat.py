@@ -48,9 +48,9 @@ def cost_us(logger_class, repeats=40, calls=5000):
     logger = PerEngineStatLoggerAdapter(SimpleNamespace(), [0], logger_class)
     scheduler, iteration = SchedulerStats(num_running_reqs=1), IterationStats()
     found = []
-    for _ in range(repeats):
+    for _turn in range(repeats):
         began = time.perf_counter()
-        for _ in range(calls):
+        for _turn in range(calls):
             logger.record(scheduler, iteration, mm_cache_stats=None, engine_idx=0)
         found.append((time.perf_counter() - began) / calls * 1e6)
     return found

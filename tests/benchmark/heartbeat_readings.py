@@ -102,7 +102,7 @@ def main() -> int:
                 time.sleep(2)
                 rows.append(row(server, began, base))
                 with server.frozen(server.engine_core):
-                    for _ in range(4):
+                    for _turn in range(4):
                         time.sleep(3)
                         rows.append(row(server, began, base))
             parts.append(f"**Two requests decoding; the engine is stopped after the second reading.** `/health` says 200 throughout.\n\n{table(HEAD, rows)}")  # fmt: skip

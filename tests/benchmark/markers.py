@@ -18,7 +18,7 @@ def write_between(path: Path, name: str, text: str, title: str) -> None:
     block = f"{begin}\n{text.strip()}\n{end}"
     page = path.read_text() if path.exists() else f"# {title}\n"
     if begin in page:
-        before, _, rest = page.partition(begin)
+        before, _old, rest = page.partition(begin)
         page = before + block + rest.partition(end)[2]
     else:
         page = f"{page.rstrip()}\n\n{block}\n"

@@ -189,12 +189,12 @@ KEPT = {
 
 
 def test_what_a_unit_sets_already_is_kept(host: Host) -> None:
-    for name, (text, _) in KEPT.items():
+    for name, (text, _expected) in KEPT.items():
         host.unit(name, PLAIN + text)
     for changed in (True, False):  # the second run reads units that have our drop-in
         outcome = host.run(units=[{"name": name} for name in KEPT])
         assert outcome.status == 0 and (outcome.changed > 0) is changed, outcome.text
-        for name, (_, expected) in KEPT.items():
+        for name, (_text, expected) in KEPT.items():
             wanted = ["[Service]", *(f'Environment="{line.format(folder=host.folder)}"' for line in expected)]
             assert lines(host.dropin(name)) == wanted, name
 

@@ -131,7 +131,7 @@ def test_two_api_servers_count_every_step_once(vllm: Callable[..., VllmServer]) 
         assert server.page().require(INFO) == 1
         assert beats(server.page()) == 0
         # One request at a time: each step's output belongs to one front end, so the stock counter is right too.
-        for _ in range(6):
+        for _turn in range(6):
             server.complete(prompt_tokens=8, max_tokens=20)
         page = server.wait_for_page(lambda page: page.get(STOCK[3]) == 6, "all are counted")
         assert beats(page) == page.require(STOCK[0]) == 120
@@ -191,7 +191,7 @@ def test_a_heartbeat_that_fails_says_so_once_and_the_server_serves_on(
     env = {"PYTHONPATH": f"{tmp_path}:{FOLDER}", "VLLM_PLUGINS": "broken"}
     with vllm(env=env) as server:
         assert server.page().require(INFO) == 1
-        for _ in range(3):
+        for _turn in range(3):
             server.complete(max_tokens=20)
         page = server.wait_for_page(lambda page: page.get(STOCK[3]) == 3, "all three are served and counted")
         assert page.require(INFO) == 0

@@ -370,7 +370,7 @@ class VllmServer:
 
 def completion_body(model: str, prompt_tokens: int, max_tokens: int, stream: bool = False) -> dict[str, object]:
     """A request of exactly that many tokens; random, so that a prefix cache never shortens it."""
-    prompt = [random.randint(FIRST_PLAIN_TOKEN, LAST_PLAIN_TOKEN) for _ in range(prompt_tokens)]
+    prompt = [random.randint(FIRST_PLAIN_TOKEN, LAST_PLAIN_TOKEN) for _turn in range(prompt_tokens)]
     return {"model": model, "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, "stream": stream}
 
 
@@ -411,7 +411,7 @@ class Load:
         async with httpx.AsyncClient(
             base_url=self.url, timeout=None, trust_env=False, limits=httpx.Limits(max_connections=None)
         ) as client:
-            self._tasks = [asyncio.create_task(self._stream(client)) for _ in range(self.streams)]
+            self._tasks = [asyncio.create_task(self._stream(client)) for _turn in range(self.streams)]
             started.set()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -423,7 +423,7 @@ class Load:
                     if answer.status_code != 200:
                         self.errors.append(f"{answer.status_code} {(await answer.aread())[:200]!r}")
                         return
-                    async for _ in answer.aiter_raw():
+                    async for _turn in answer.aiter_raw():
                         pass
             except httpx.HTTPError as error:  # a killed server ends its streams: the test decides what that means
                 self.errors.append(repr(error))

@@ -138,7 +138,7 @@ def test_a_scheduler_stall_stands_still_and_shows_as_one_long_step_afterwards(be
     logger = beat.logger()
     beat.step(logger, 0.1, BUSY, TOKENS)
     beat.step(logger, 0.1, STUCK, TOKENS)
-    for _ in range(1000):
+    for _turn in range(1000):
         beat.step(logger, 0.001, STUCK)
     assert beat.one(STEPS) == 2
     beat.step(logger, 0, BUSY, TOKENS)
@@ -176,7 +176,7 @@ def test_the_longest_bucket_tells_a_step_beyond_all_bounds(beat: Beat) -> None:
 
 def test_idle_gaps_do_not_count(beat: Beat) -> None:
     logger = beat.logger()
-    for _ in range(3):
+    for _turn in range(3):
         beat.step(logger, 3600, BUSY)  # after an hour of nothing the first chunk: nobody knows when it began
         beat.step(logger, 2, IDLE, TOKENS)
     assert beat.one(STEPS) == 6
@@ -233,7 +233,7 @@ def test_the_time_stamp_is_that_of_the_last_step_not_of_the_reading(beat: Beat) 
 
 def test_each_data_parallel_rank_has_its_own_numbers(beat: Beat) -> None:
     first, second = beat.logger(0), beat.logger(1)
-    for _ in range(3):
+    for _turn in range(3):
         beat.step(first, 1, BUSY, TOKENS)
     beat.step(second, 1, BUSY, TOKENS)
     assert beat.samples(STEPS) == {("0",): 3, ("1",): 1}
@@ -259,7 +259,7 @@ def test_an_error_disables_it_once_with_one_line(beat: Beat, caplog: pytest.LogC
     logger = beat.logger()
     beat.step(logger, 1, BUSY, TOKENS)
     with caplog.at_level(logging.DEBUG):
-        for _ in range(5):
+        for _turn in range(5):
             beat.step(logger, 1, Hostile(), TOKENS)
         beat.step(beat.logger(1), 1, BUSY, TOKENS)
     [line] = caplog.records
@@ -376,7 +376,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[ApiServer, ApiServer]]:
 def test_two_api_servers_count_one_engine_together(pair: tuple[ApiServer, ApiServer], tmp_path: Path) -> None:
     first, second = pair
     first.send("step")
-    for _ in range(9):
+    for _turn in range(9):
         second.send("step")
     first.send("step")
     page = shared_page(tmp_path)
@@ -392,7 +392,7 @@ def test_the_others_steps_are_no_long_step_of_mine(pair: tuple[ApiServer, ApiSer
     first, second = pair
     began = time.monotonic()
     first.send("step")
-    for _ in range(300):
+    for _turn in range(300):
         second.send("step")
     first.send("step")
     passed = time.monotonic() - began
