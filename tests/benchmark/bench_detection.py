@@ -26,7 +26,8 @@ from ansible_collections.gb10.serving.plugins.module_utils._health.verdict impor
 from ansible_collections.gb10.serving.plugins.module_utils._watchdog.decide import step  # noqa: E402
 from ansible_collections.gb10.serving.plugins.module_utils._watchdog.memory import Memory  # noqa: E402
 
-from tests.benchmark.markers import table, write_between  # noqa: E402
+from tests.benchmark.figures import put  # noqa: E402
+from tests.benchmark.markers import table  # noqa: E402
 from tests.engines.vllm_server import Bed, VllmServer, only_one_vllm  # noqa: E402
 
 PLUGIN = CHECKOUT / "roles" / "engine_heartbeat" / "files" / "gb10_heartbeat"
@@ -79,9 +80,7 @@ def seconds_to_hung(busy: Sequence[Reading], frozen: Reading, phase_s: float) ->
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=CHECKOUT / "docs" / "benchmarks.md")
-    arguments = parser.parse_args()
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     bed = Bed(*(Path(os.environ.get(name) or CHECKOUT / ".dev" / folder) for name, folder in [("GB10_VLLM_VENV", "vllm"), ("GB10_VLLM_MODELS", "vllm-models")]))  # fmt: skip
     with only_one_vllm():
         busy, frozen = record(bed)
@@ -99,7 +98,7 @@ def main() -> int:
         f"{table(('what the page has', 'median', 'least', 'most'), rows)}\n\n"
         "By `python -m tests.benchmark.bench_detection`: real pages, walked through the policy in its own time."
     )
-    write_between(arguments.output, "bench:detection", text, "Benchmarks")
+    put("detection", text)
     print(text)
     return 0
 

@@ -28,7 +28,8 @@ import httpx
 CHECKOUT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(CHECKOUT))  # run as a file, too
 
-from tests.benchmark.markers import table, write_between  # noqa: E402
+from tests.benchmark.figures import put  # noqa: E402
+from tests.benchmark.markers import table  # noqa: E402
 from tests.engines.vllm_server import Bed, VllmServer, completion_body, only_one_vllm  # noqa: E402
 
 PLUGIN = CHECKOUT / "roles" / "engine_heartbeat" / "files" / "gb10_heartbeat"
@@ -121,7 +122,6 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=4, help="pairs of servers (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=12, help="alternating runs in each pair (default: %(default)s)")
     parser.add_argument("--tokens", type=int, default=2000, help="steps in each run (default: %(default)s)")
-    parser.add_argument("--output", type=Path, default=CHECKOUT / "docs" / "benchmarks.md")
     arguments = parser.parse_args()
     bed = Bed(*(Path(os.environ.get(name) or CHECKOUT / ".dev" / folder) for name, folder in [("GB10_VLLM_VENV", "vllm"), ("GB10_VLLM_MODELS", "vllm-models")]))  # fmt: skip
 
@@ -158,7 +158,7 @@ def main() -> int:
         f"{table(('measured', 'figure', 'share'), rows)}\n\n"
         f"By `python -m tests.benchmark.bench_heartbeat`; load of the machine before it began: {load_before:.2f}."
     )
-    write_between(arguments.output, "bench:heartbeat", text, "Benchmarks")
+    put("heartbeat", text)
     print(text)
     return 0
 

@@ -1,4 +1,4 @@
-"""Figures in the docs stand between markers and are written by the script that measured them."""
+"""Tables in pages other than docs/benchmarks.md stand between markers too, written by the script that measured them."""
 
 from __future__ import annotations
 
