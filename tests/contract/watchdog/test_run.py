@@ -20,6 +20,8 @@ from tests.contract.scripted import until
 ROOT = Path(__file__).parents[3]
 COMMAND = ROOT / "roles/watchdog/files/llm-watchdog"
 HERE = Path(__file__).parent
+# every test here runs real processes through a whole restart: once, on the main pair of Python and ansible-core
+pytestmark = pytest.mark.slow
 # shortened for the test; their order is the real ones'
 SETTINGS = {
     "patience_s": 1.0,
