@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The watchdog's metrics as a textfile for node_exporter. At most 40 series a server: every label has a fixed set of values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .._core.settings import Settings
+from .._health.verdict import State
+from . import explain
+from .store import ServerState
+
+try:
+    from prometheus_client import CollectorRegistry, Counter, Gauge, write_to_textfile
+except ImportError:  # the module or command that needs it says so
+    pass
+
+# Rules of decisions, as the few reasons that a graph can show.
+REASONS = ("hung", "dead", "unresponsive", "asked")
+OUTCOMES = ("serving", "failed", "aborted")
+_REASON_OF_RULE = {"hung": "hung", "unresponsive": "unresponsive", "asked": "asked"}
+
+
+def restarts(records: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, str], int]:
+    """(server, reason, outcome) of every restart and start that the journal holds the end of."""
+    reason_of: dict[str, str] = {}
+    counts: dict[tuple[str, str, str], int] = {}
+    for row in records:
+        transaction = row.get("transaction")
+        if row.get("event") == "decided" and isinstance(transaction, Mapping):
+            reason_of[str(transaction.get("id"))] = _REASON_OF_RULE.get(str(row.get("rule")), "dead")
+        if row.get("event") in ("closed", "aborted"):
+            outcome = (
+                "aborted"
+                if row["event"] == "aborted"
+                else "serving"
+                if "serving" in str(row.get("outcome"))
+                else "failed"
+            )
+            key = (str(row.get("server")), reason_of.get(str(row.get("id")), "dead"), outcome)
+            counts[key] = counts.get(key, 0) + 1
+    return counts
+
+
+def registry(
+    settings: Settings,
+    states: Sequence[tuple[ServerState, float]],
+    records: Iterable[Mapping[str, Any]],
+    *,
+    leases: int,
+    wall: float,
+) -> CollectorRegistry:
+    """All metrics of a host. `states`: each server's state and the watchdog's clock for it. `wall`: epoch seconds."""
+    made = CollectorRegistry()
+
+    def gauge(name: str, text: str, labels: Sequence[str] = ("server",)) -> Gauge:
+        return Gauge(name, text, labels, registry=made)
+
+    state_set = gauge(
+        "llm_server_state", "1 for what the server is doing, 0 for every other state", ("server", "state")
+    )
+    running = gauge("llm_server_requests_running", "Requests in execution at the last look")
+    waiting = gauge("llm_server_requests_waiting", "Requests in the queue at the last look")
+    tokens = gauge("llm_server_generated_tokens_per_second", "Generated tokens a second between the last two looks")
+    steps = gauge("llm_server_steps_per_second", "Engine steps a second between the last two looks")
+    silence = gauge("llm_server_silence_seconds", "Time since the last sign of progress, with work in flight; else 0")
+    patience = gauge("llm_server_patience_seconds", "Silence that would prove a hang")
+    budget = gauge("llm_watchdog_budget_left", "Restarts and starts that the budget still allows")
+    latched = gauge("llm_watchdog_latched", "1 while nothing more is done until a person clears it")
+    under_way = gauge("llm_watchdog_restart_under_way", "1 while a restart or start is under way")
+    maintained = gauge("llm_watchdog_maintenance", "1 while a person has declared maintenance")
+    looked = gauge("llm_watchdog_last_look_timestamp_seconds", "When the server was last looked at")
+    done = Counter(
+        "llm_watchdog_restarts",
+        "Restarts and starts that ended, by why and how",
+        ("server", "reason", "outcome"),
+        registry=made,
+    )
+    Gauge("llm_busy_leases", "Busy leases that hold now", registry=made).set(leases)
+    Gauge("llm_watchdog_last_run_timestamp_seconds", "When the watchdog last ran", registry=made).set(wall)
+    Gauge("llm_watchdog_servers", "Servers that are watched", registry=made).set(len(states))
+    counted = restarts(records)
+    for state, t in states:
+        name = state.name
+        for kind in State:
+            state_set.labels(name, kind.value).set(1 if state.state == kind.value else 0)
+        for metric, value in (
+            (running, state.running),
+            (waiting, state.waiting),
+            (tokens, state.tokens_per_second),
+            (steps, state.steps_per_second),
+            (silence, state.silence_s if state.silence_s is not None else 0.0),
+            (patience, state.patience_s),
+            (looked, state.looked_wall),
+        ):
+            if value is not None:
+                metric.labels(name).set(value)
+        row = explain.row(settings, state, t, wall)
+        budget.labels(name).set(row["budget_left"])
+        latched.labels(name).set(1 if row["latched"] else 0)
+        under_way.labels(name).set(1 if row["under_way"] else 0)
+        maintained.labels(name).set(1 if row["maintenance"] else 0)
+        for reason in REASONS:
+            for outcome in OUTCOMES:
+                done.labels(name, reason, outcome).inc(counted.get((name, reason, outcome), 0))
+    return made
+
+
+def write(path: Path, made: CollectorRegistry) -> None:
+    """Replaces the textfile whole, readable by node_exporter. Raises OSError."""
+    write_to_textfile(str(path), made)
+    path.chmod(0o644)
