@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -367,6 +367,23 @@ def _engine(server: Server) -> Iterator[Row]:
             "leave it: it is the engine's own",
             False,
         )
+
+
+async def competing(servers: Sequence[Server], cache: Path, wall: float, every_s: float = 3600.0) -> dict[str, int]:
+    """How many authorities compete for each server, from an audit at most `every_s` old that `cache` holds."""
+    names = [server.name for server in servers]
+    try:
+        kept = json.loads(cache.read_text(encoding="utf-8"))
+        if 0 <= wall - kept["wall"] < every_s and sorted(kept["competing"]) == sorted(names):
+            return {str(name): int(count) for name, count in kept["competing"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    found = {server.name: sum(row.competes for row in await audit(server)) for server in servers}
+    try:
+        cache.write_text(json.dumps({"wall": wall, "competing": found}), encoding="utf-8")
+    except OSError:
+        pass  # asked again next time
+    return found
 
 
 async def audit(server: Server, root: Path = Path("/")) -> list[Row]:

@@ -51,8 +51,12 @@ def registry(
     *,
     leases: int,
     wall: float,
+    competing: Mapping[str, int] | None = None,
 ) -> CollectorRegistry:
-    """All metrics of a host. `states`: each server's state and the watchdog's clock for it. `wall`: epoch seconds."""
+    """All metrics of a host. `states`: each server's state and the watchdog's clock for it. `wall`: epoch seconds.
+
+    `competing`: other authorities that the last audit found, by server; None: no audit yet.
+    """
     made = CollectorRegistry()
 
     def gauge(name: str, text: str, labels: Sequence[str] = ("server",)) -> Gauge:
@@ -72,6 +76,9 @@ def registry(
     under_way = gauge("llm_watchdog_restart_under_way", "1 while a restart or start is under way")
     maintained = gauge("llm_watchdog_maintenance", "1 while a person has declared maintenance")
     looked = gauge("llm_watchdog_last_look_timestamp_seconds", "When the server was last looked at")
+    others = gauge(
+        "llm_watchdog_competing_restarters", "Other authorities that could restart the server, by the last audit"
+    )
     done = Counter(
         "llm_watchdog_restarts",
         "Restarts and starts that ended, by why and how",
@@ -98,6 +105,8 @@ def registry(
             if value is not None:
                 metric.labels(name).set(value)
         row = explain.row(settings, state, t, wall)
+        if competing is not None and name in competing:
+            others.labels(name).set(competing[name])
         budget.labels(name).set(row["budget_left"])
         latched.labels(name).set(1 if row["latched"] else 0)
         under_way.labels(name).set(1 if row["under_way"] else 0)
