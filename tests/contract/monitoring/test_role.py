@@ -25,7 +25,7 @@ def role(folder, *args, **values):
         f"  vars: {{monitoring_rules_folder: '{folder}/rules', monitoring_service: '', "
         f"monitoring_promtool: '{shutil.which('promtool')}'}}\n"
     )
-    extra = [f"-e{key}={value}" for key, value in values.items()]
+    extra = [f"-e{key}={value}" for key, value in {"ansible_python_interpreter": sys.executable, **values}.items()]
     env = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(ROOT / ".collections"), "ANSIBLE_LOCALHOST_WARNING": "false"}
     command = [sys.executable, "-m", "ansible", "playbook", "-i", "localhost,", str(play), *args, *extra]
     return subprocess.run(command, capture_output=True, text=True, env=env, timeout=120)
