@@ -24,6 +24,8 @@ from .memory import Act, Memory
 
 DEFAULT_FOLDER = Path("/var/lib/gb10-serving")
 JOURNAL_BYTES = 5 * 1024 * 1024
+# What a run can have written before it was killed is some kB.
+NEWEST_BYTES = 256 * 1024
 TRACE_BYTES = 20 * 1024 * 1024
 
 
@@ -151,7 +153,7 @@ class Store:
 
     def _reconciled(self, state: ServerState) -> ServerState:
         """The journal is written first. Whoever was killed before the state was: what the journal says later, holds."""
-        for row in self.journal(state.name):
+        for row in self.journal(state.name, newest=True):
             event, given = row.get("event"), row.get("transaction")
             if (
                 event in ("closed", "aborted")
@@ -236,11 +238,15 @@ class Store:
         except OSError as error:
             raise CannotRecord(f"{path}: cannot be written ({error.strerror}); nothing is done until it can") from None
 
-    def journal(self, server: str | None = None) -> Iterator[dict[str, Any]]:
-        """Records in order of time; lines that are not whole are left out."""
-        for path in (self.journal_file.with_suffix(".1.jsonl"), self.journal_file):
+    def journal(self, server: str | None = None, newest: bool = False) -> Iterator[dict[str, Any]]:
+        """Records in order of time; lines that are not whole are left out. `newest`: only those of the journal's end."""
+        files = (self.journal_file,) if newest else (self.journal_file.with_suffix(".1.jsonl"), self.journal_file)
+        for path in files:
             try:
-                lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+                with path.open("rb") as file:
+                    if newest:
+                        file.seek(max(path.stat().st_size - NEWEST_BYTES, 0))
+                    lines = file.read().decode("utf-8", "replace").splitlines()
             except OSError:
                 continue
             for line in lines:

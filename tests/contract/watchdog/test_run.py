@@ -375,6 +375,14 @@ def test_bad_usage_is_one_sentence_and_3(tmp_path, args, word):
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_the_description_may_be_named_before_or_behind_the_sub_command(tmp_path):
+    bed = Bed(tmp_path)
+    for args in (["--config", "/nonexistent", "status"], ["status", "--config", "/nonexistent"]):
+        done = subprocess.run([sys.executable, str(COMMAND), *args], env=bed.env, capture_output=True, text=True)
+        assert done.returncode == 3
+        assert "/nonexistent" in done.stderr
+
+
 def test_a_bad_description_is_refused_whole(tmp_path):
     bed = Bed(tmp_path)
     bed.describe(settings={"patince_s": 1, "cooldown_s": -4})
