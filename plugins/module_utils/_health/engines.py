@@ -68,6 +68,7 @@ class Engine:
 
 # Our plug-in's series, on the page of any engine that loads it (role engine_heartbeat).
 HEARTBEAT_STEPS = "llm_engine_steps_total"
+HEARTBEAT_INFO = "llm_heartbeat_info"  # 0: the plug-in has turned itself off, and what it counted stands still
 HEARTBEAT_LAST_STEP = "llm_engine_last_step_timestamp_seconds"
 HEARTBEAT_STEP_BUCKET = "llm_engine_step_seconds_bucket"
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from .engines import (
     ENGINES,
+    HEARTBEAT_INFO,
     HEARTBEAT_LAST_STEP,
     HEARTBEAT_STEP_BUCKET,
     HEARTBEAT_STEPS,
@@ -83,6 +84,7 @@ _PREFIXES = tuple(
 # The lines worth parsing of a 50 kB page: 30 or so of 600. Ray writes `ray_vllm_…`, everybody else `vllm:…`.
 _WANTED_NAMES = {s.name for e in ENGINES for s in e.series} | {
     _START,
+    HEARTBEAT_INFO,
     HEARTBEAT_STEPS,
     HEARTBEAT_LAST_STEP,
     HEARTBEAT_STEP_BUCKET,
@@ -219,9 +221,14 @@ def parse(text: str, engine: Engine | None = None) -> Page:
     sums: dict[str, _Sum] = {}
     models: set[str] = set()
     start_time: float | None = None
+    beating = told = False
     for name, labels, raw in samples:
         if name == _START:
             start_time = _number(raw)
+            continue
+        if name == HEARTBEAT_INFO:
+            beating = beating or _number(raw) != 0
+            told = True
             continue
         known = by_name.get(name)
         heartbeat = name.startswith("llm_engine_")
@@ -249,6 +256,12 @@ def parse(text: str, engine: Engine | None = None) -> Page:
                 total.awake = value
             else:
                 total.add(series.meaning, value)
+    if told and not beating:
+        # the plug-in turned itself off: a count that stands still for that reason is no sign of a hang
+        for total in sums.values():
+            if not row.true_steps:
+                total.values.pop("heartbeat", None)
+            total.last_step, total.longest = None, {}
     own = {label for label, total in sums.items() if total.values or total.broken or total.awake is not None}
     if not own or not (families & set(row.prefix) or any(sums[label].values for label in own)):
         return Page(engine=row, problem=f"the page has no {row.name} series; are the engine's statistics turned off?")

@@ -101,6 +101,13 @@ def test_the_heartbeat_is_read_beside_the_engine():
     assert (engine.heartbeat, engine.last_step, engine.longest_step_s) == (17, 1.7e9, 5.0)
 
 
+def test_a_heartbeat_that_turned_itself_off_is_no_heartbeat():
+    text = 'vllm:num_requests_running{engine="0"} 1\nllm_engine_steps_total{engine="0"} 17\n'
+    on, off = (parse(text + f'llm_heartbeat_info{{version="1.0.0"}} {n}\n').reading for n in (1, 0))
+    assert (on.engines["0"].heartbeat, on.true_steps) == (17, True)
+    assert (off.engines["0"].heartbeat, off.true_steps) == (None, False)
+
+
 def test_aborts_and_errors_are_not_finished_requests():
     text = "".join(
         f'vllm:request_success_total{{finished_reason="{reason}"}} 1\n'
