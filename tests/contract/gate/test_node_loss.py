@@ -27,6 +27,8 @@ BOUND_S = HEDGE_S + 0.03
 ROUNDS = 3
 #: Undisturbed p99, in seconds, beyond which a machine is too busy to say anything of 80 ms (35 ms when it is quiet).
 BUSY_S = 0.1
+#: Undisturbed p99, in seconds, up to which a replica's 20 ms answer can come within the 0.5 s of a try at all.
+CARRIED_S = 0.2
 CAPPED = "glm5.2"
 
 #: Exclusion, ejection and hedging off: what a plain client with one blind retry does.
@@ -157,9 +159,20 @@ def standing(tmp_path_factory):
 
 @pytest.fixture
 def stand(standing):
+    need_quiet(standing)
     eventually(standing.all_ready, what="all replicas in use before the test")
     standing.mark()
     return standing
+
+
+def need_quiet(stand) -> None:
+    """Skips where proxy and replicas cannot even carry the plain load: what then goes unchecked is the machine's."""
+    seen = []
+    for _ in range(5):
+        seen.append(stand.load(1).p99_s)
+        if seen[-1] <= CARRIED_S:
+            return
+    pytest.skip(f"this machine is too busy: the plain load's p99 was {', '.join(f'{p99:.2f}' for p99 in seen)} s")
 
 
 def judge_latency(stand, added: list[float]) -> None:
