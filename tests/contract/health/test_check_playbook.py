@@ -65,12 +65,20 @@ def test_ad_hoc_by_short_name_and_fqcn_also_in_check_mode(module):
         assert server.posts == []
 
 
-def test_fail_on_and_a_key_that_is_never_returned():
+def test_fail_on_and_a_key_that_is_never_returned(tmp_path):
+    play = tmp_path / "play.yml"
     with serving(vllm(vllm_page(), **{"POST /v1/chat/completions": Say(status=401)})) as server:
-        done, said = adhoc("llm_health", f"url={server.url} wait=0.2 api_key=sk-topsecret fail_on=unknown", "-vvv")
+        task = {"url": server.url, "wait": [0.2], "api_key": "{{ lookup('env', 'THE_KEY') }}", "fail_on": ["unknown"]}
+        play.write_text(
+            yaml.safe_dump([{"hosts": "all", "gather_facts": False, "tasks": [{"gb10.serving.llm_health": task}]}])
+        )
+        done = ansible(
+            "playbook", str(play), "-i", "localhost,", "-c", "local", "-e", INTERPRETER, "-vvv", THE_KEY="sk-topsecret"
+        )
         assert done.returncode != 0
-        assert "is unknown" in said["msg"]
+        assert "is unknown" in done.stdout + done.stderr
         assert "sk-topsecret" not in done.stdout + done.stderr
+        assert any(headers.get("authorization") == "Bearer sk-topsecret" for _, _, headers in server.bodies)
 
 
 def test_waiting_for_a_state():
