@@ -54,6 +54,8 @@ def from_json(value: Any) -> Lease | None:
     numbers = [value.get("created"), value.get("expires")]
     if not isinstance(name, str) or not NAME.match(name) or not isinstance(owner, str) or not isinstance(host, str):
         return None
+    if not owner.isprintable() or not host.isprintable():
+        return None
     if any(isinstance(n, bool) or not isinstance(n, (int, float)) or not math.isfinite(n) for n in numbers):
         return None
     pid, ticks = value.get("pid"), value.get("start_ticks")
@@ -67,5 +69,5 @@ def from_json(value: Any) -> Lease | None:
         host=host,
         boot=boot if isinstance(boot, str) else None,
         created=float(numbers[0] or 0),
-        expires=float(numbers[1] or 0),
+        expires=min(float(numbers[1] or 0), float(numbers[0] or 0) + MOST_S),
     )

@@ -98,8 +98,8 @@ def _read_all() -> Iterator[tuple[Path, Lease | None]]:
         try:
             with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
                 lease = from_json(json.loads(file.read(MOST_BYTES)))
-        except (OSError, ValueError):
-            pass
+        except (OSError, ValueError, OverflowError, RecursionError):
+            pass  # anybody may write here: no file of theirs may stop the watchdog
         yield path, lease
 
 

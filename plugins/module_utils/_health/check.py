@@ -200,7 +200,7 @@ class _Check:
         self.before = self.track
         async with self.gate:
             observation, page = await observe(self.http, self.target, self.clock)
-        if self.target.engine is None and page is not None and page.engine is not None:
+        if page is not None and page.engine is not None and self.subject.engine in ("auto", page.engine.name):
             self.target = replace(self.target, engine=page.engine)
         verdict = self.judged(observation)
         if observation.reading is not None:
@@ -401,6 +401,9 @@ class _Check:
             and self.subject.engine == "auto"
             and (metrics.startswith("http 3") or metrics in ("http 401", "http 404", "http 405"))
         ):
+            if metrics == "http 404" and (self.models is None or self.models.answer.status == 404):
+                async with self.gate:
+                    self.models = await ask_models(self.http, self.target, ("/models",), self.target.connect_s)
             name = await is_proxy(self.http, self.target, self.models)
             if name is not None:
                 return self.proxied(Identity(proxy=name, models=self.models))

@@ -6,6 +6,7 @@ Precedence: stopped, host_fault, sleeping, starting, dead, then what the reading
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -22,6 +23,8 @@ DEFAULT_PATIENCE_TRUE_STEPS_S = 180.0
 DEFAULT_START_CEILING_S = 1800.0
 # Xids after which only a reset or a reboot helps; 13, 31 and 43 are cured by a restart.
 FATAL_XIDS = ("79", "154", "119", "120")
+# "Xid 79", or the kernel's own "NVRM: Xid (PCI:000f:01:00): 79, pid=…": the address is no number of a fault.
+_XID = re.compile(r"\bxid\b\s*(?:\([^)]*\))?\s*:?\s*(\d+)", re.IGNORECASE)
 FATAL_WORDS = ("nv_err_no_memory", "pcie bus error", "aer", "mlx5", "fallen off the bus")
 
 
@@ -51,9 +54,9 @@ def fatal_faults(observation: Observation) -> tuple[str, ...]:
 
 
 def _fatal(fault: str) -> bool:
-    words = fault.lower().replace(":", " ").replace("(", " ").replace(")", " ").replace(",", " ").split()
-    if "xid" in words:
-        return any(xid in words for xid in FATAL_XIDS)
+    xid = _XID.search(fault)
+    if xid is not None:
+        return xid.group(1) in FATAL_XIDS
     return any(word in fault.lower() for word in FATAL_WORDS)
 
 
@@ -130,7 +133,8 @@ def _sleeping(track: Track, observation: Observation, limits: Limits) -> Verdict
         return Verdict(State.SLEEPING, "the engine says that it was paused or put to sleep on purpose", "paused")
     if observation.reading is not None and any(e.sleeping for e in observation.reading.engines.values()):
         return Verdict(State.SLEEPING, "the engine says that it was put to sleep", "sleeping")
-    if limits.lifecycle == "on_demand" and observation.metrics == "refused":
+    gone = observation.metrics == "refused" or (observation.metrics is None and _down(observation))
+    if limits.lifecycle == "on_demand" and gone:
         return Verdict(State.SLEEPING, "nothing listens; it is an on-demand server that is not loaded", "on_demand")
     return None
 
@@ -171,14 +175,14 @@ def _dead(track: Track, observation: Observation, limits: Limits) -> Verdict | N
         )
     if (observation.probe or "").startswith("http 5"):
         says = observation.probe_says_dead
-        if says or (says is None and observation.health != "ok"):
+        if says or (says is None and observation.health != "ok" and not _proven(track, observation, limits)):
             return Verdict(
                 State.DEAD,
                 f"it answered the probe with {observation.probe}: its engine is dead",
                 "engine_says_dead",
                 wanted_act(observation),
             )
-    if observation.metrics != "refused":
+    if observation.metrics != "refused" and not (observation.metrics is None and _down(observation)):
         return None
     if _down(observation):
         if wanted:
@@ -207,7 +211,17 @@ def _dead(track: Track, observation: Observation, limits: Limits) -> Verdict | N
             f"proven after {seconds(limits.dead_patience_s)}",
             "refused_lately",
         )
-    return Verdict(State.DEAD, "nothing listens, and it was never ready under this start", "never_ready")
+    said = (
+        "whether it was ready under this start cannot be told" if track.ready else "it was never ready under this start"
+    )
+    return Verdict(State.DEAD, f"nothing listens, and {said}", "never_ready")
+
+
+def _proven(track: Track, observation: Observation, limits: Limits) -> bool:
+    """The readings alone say that it is hung; a 5xx to the last proof confirms that."""
+    return observation.reading is not None and any(
+        _engine_state(label, engine, observation, limits)[0] is State.HUNG for label, engine in track.engines.items()
+    )
 
 
 def wanted_act(observation: Observation) -> bool:
@@ -217,6 +231,7 @@ def wanted_act(observation: Observation) -> bool:
 
 _CANNOT_ASK = {
     None: "it was not asked",
+    "ok": "its page could not be read",
     "connect timeout": "connecting to it timed out",
     "unreadable": "its page could not be read",
 }
@@ -276,7 +291,7 @@ def _engine_state(
         return State.IDLE, None
     if engine.moved:
         return State.BUSY, 0.0
-    if engine.first and engine.debt_t is None:
+    if engine.first and (engine.debt_t is None or engine.work):
         return State.BUSY, 0.0
     silence = max(observation.begun - engine.silent_since, 0.0)
     row = BY_NAME.get(observation.engine or "")
@@ -308,7 +323,7 @@ def _readings(track: Track, observation: Observation, limits: Limits) -> Verdict
     )
     rank = {state: n for n, state in enumerate(_WORST)}
     label = min(states, key=lambda name: (rank[states[name][0]], -(states[name][1] or 0.0), name), default=None)
-    if label is None:
+    if label is None or (observation.reading is not None and not observation.reading.engines):
         return Verdict(State.UNKNOWN, "the page has no engine's series", "cannot_ask")
     state, silence = states[label]
     engine = track.engines[label]

@@ -15,7 +15,7 @@ try:
 except ImportError:  # the module or command that needs it says so
     pass
 
-from .engines import ENGINES, PROXIES, Engine
+from .engines import BY_NAME, ENGINES, PROXIES, Engine
 from .http import Answer, ask
 from .observation import Host, Lease, Observation, Rank, Service
 from .reading import Page, parse
@@ -79,7 +79,7 @@ def _json(answer: Answer) -> Any:
         return None
     try:
         return json.loads(answer.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
@@ -180,7 +180,7 @@ async def read_page(http: httpx.AsyncClient, target: Target) -> tuple[str, str |
         (engine.page or "/metrics",) if engine else ("/metrics", "/v1/metrics", "/prometheus/metrics")
     )
     scrape = replace(target, headers={**target.headers, **_PLAIN_TEXT})
-    answer = Answer("unreachable")
+    answer, path = Answer("unreachable"), ""
     for path in paths:
         answer = await _get(http, scrape, path)
         if answer.how != "ok" or answer.status != 404:
@@ -192,6 +192,9 @@ async def read_page(http: httpx.AsyncClient, target: Target) -> tuple[str, str |
     ):
         return "loading", "its own page says that it is loading", None
     page = parse(answer.text, engine) if answer.how == "ok" and answer.status == 200 else None
+    if page is not None and page.engine is not None and path == BY_NAME["nim"].page:
+        # NIM publishes its backend's names, but at its own address, which is asked again at the next reading
+        page = replace(page, engine=BY_NAME["nim"])
     word, detail = _page_word(answer, page)
     return word, detail, page
 
@@ -253,7 +256,7 @@ async def observe(
     """One reading of the page as an observation. Side answers and witnesses are added where the page does not suffice."""
     begin = clock()
     word, detail, page = await read_page(http, target)
-    engine = target.engine or (page.engine if page else None)
+    engine = (page.engine if page else None) or target.engine
     observation = Observation(
         t=clock(),
         t_begin=begin,

@@ -70,7 +70,7 @@ def _has_token(kind: str, answer: Answer) -> bool:
     """A token came: the whole answer is there and holds one. Headers alone prove nothing (a hung vLLM sends them)."""
     try:
         said = json.loads(answer.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(said, dict) and bool(said.get("data" if kind == "embedding" else "choices"))
 

@@ -5,6 +5,7 @@ Invariants, for every engine of a `Track`:
 - `progress_t` is the end of the last reading that showed progress, or of the first reading of this process;
 - `work_t` is the end of the reading that first showed the work that is there now, or None where there is none;
 - `sign_t` is the end of the last reading that showed progress, or when a probe was answered, or None;
+- `stall_t` is the end of the reading that first showed a queue and nothing running, or None where that is not so;
 - `debt_t` is when the first probe was sent that nobody answered, or None; any progress or an answer pays it;
 - nothing here was ever compared across two processes.
 """
@@ -53,6 +54,7 @@ class EngineTrack:
     heartbeat_misses: int = 0
     work: float | None = None
     sign_t: float | None = None
+    stall_t: float | None = None
 
     @property
     def heartbeat_trusted(self) -> bool:
@@ -97,6 +99,7 @@ class Track:
     suspect_cleared: bool = False
     new_process: bool = True
     read_begin: float | None = None
+    asleep: bool = False
 
     @property
     def moved(self) -> bool:
@@ -180,6 +183,12 @@ def _work_since(track: EngineTrack, observation: Observation, work: float | None
     return track.work_t if track.work and track.work_t is not None else observation.t
 
 
+def _stall_since(before: float | None, now: EngineReading | None, observation: Observation) -> float | None:
+    if now is None or now.running != 0 or not now.waiting:
+        return None
+    return before if before is not None else observation.t
+
+
 def _advance_engine(
     track: EngineTrack, now: EngineReading, observation: Observation, work: float | None
 ) -> EngineTrack:
@@ -222,6 +231,7 @@ def _advance_engine(
         signs=signs,
         heartbeat_misses=misses,
         work=work,
+        stall_t=_stall_since(track.stall_t, now, observation),
     )
 
 
@@ -232,6 +242,7 @@ def _fresh(now: EngineReading | None, observation: Observation, work: float | No
         work_t=observation.t if work else None,
         kv_max=None if now is None else now.kv_usage,
         work=work,
+        stall_t=_stall_since(None, now, observation),
     )
 
 
@@ -282,7 +293,7 @@ def _apply_probe(engines: dict[str, EngineTrack], observation: Observation) -> d
 
 
 def _void(engine: EngineTrack, t: float) -> EngineTrack:
-    """After a gap in our own runs nothing that came before is proof."""
+    """After a gap in our own runs, or a sleep on purpose, nothing that came before is proof."""
     return replace(engine, progress_t=t, debt_t=None if engine.debt_t is None else t, readings=1)
 
 
@@ -294,7 +305,10 @@ def advance(track: Track | None, observation: Observation, gap_s: float | None =
     if track is None:
         track = Track(t=observation.t)
     gap = before is not None and gap_s is not None and observation.t - track.t > gap_s
-    new_service = _since_changed(track, observation)
+    new_service = _since_changed(track, observation) or (
+        # its manager starts it anew, and its main process is not there yet
+        before is not None and service.state == "activating" and service.since is None and track.activating_t is None
+    )
     engines = dict(track.engines)
     new_process = before is None
     starts, same_start, balancer, start_time = track.starts, track.same_start, track.balancer, track.start_time
@@ -338,6 +352,10 @@ def advance(track: Track | None, observation: Observation, gap_s: float | None =
             label: engine if engine.moved or engine.first else _void(engine, observation.t)
             for label, engine in engines.items()
         }
+    asleep = bool(observation.paused) or (reading is not None and any(now.sleeping for now in reading.engines.values()))
+    if asleep or track.asleep:
+        # it stands still on purpose: a silence can only begin when it is awake again
+        engines = {label: _void(engine, observation.t) for label, engine in engines.items()}
     engines = _apply_probe(engines, observation)
     moved = any(engine.moved for engine in engines.values())
     refused = observation.metrics == "refused"
@@ -375,4 +393,5 @@ def advance(track: Track | None, observation: Observation, gap_s: float | None =
         suspect_cleared=cleared,
         new_process=new_process,
         read_begin=observation.begun,
+        asleep=asleep if reading is not None else track.asleep,
     )

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from .engines import (
+    BY_NAME,
     ENGINES,
     HEARTBEAT_INFO,
     HEARTBEAT_LAST_STEP,
@@ -45,8 +46,11 @@ class EngineReading:
 
     @property
     def work(self) -> float | None:
-        """Requests in the engine, running and waiting; None when neither gauge could be read."""
-        if self.running is None and self.waiting is None:
+        """Requests in the engine, running and waiting; None when it may have some that no gauge tells of.
+
+        A queue above 0 is work by itself; a queue of 0 says nothing where `running` could not be read.
+        """
+        if self.running is None and not self.waiting:
             return None
         return (self.running or 0.0) + (self.waiting or 0.0)
 
@@ -145,11 +149,15 @@ def _is_text_page(text: str) -> str | None:
     return None
 
 
+def _has_decode_counter(text: str) -> bool:
+    return "llamacpp:n_decode_total" in text or "llamacpp_n_decode" in text
+
+
 def _pick(text: str, families: set[str], samples: list[tuple[str, dict[str, str], str]]) -> Engine | None:
     for engine in ENGINES:
         if engine.page is None or not any(p in families for p in engine.prefix):
             continue
-        if engine.name == "llamacpp" and "llamacpp:n_decode_total" not in text and "llamacpp_n_decode" not in text:
+        if engine.name == "llamacpp" and not _has_decode_counter(text):
             continue  # same names without the decode counter: ik_llama.cpp
         return engine
     names = {sample[0] for sample in samples}
@@ -215,6 +223,8 @@ def parse(text: str, engine: Engine | None = None) -> Page:
     row = engine or _pick(text, families, samples)
     if row is None:
         return Page(problem="the page has no series of any engine known here")
+    if row.name == "llamacpp" and not _has_decode_counter(text):
+        row = BY_NAME["ik_llamacpp"]  # the fork calls itself llamacpp too, and its silence proves nothing
     by_name: dict[str, list[Series]] = {}
     for series in row.series:
         by_name.setdefault(series.name, []).append(series)

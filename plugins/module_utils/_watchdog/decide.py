@@ -191,7 +191,7 @@ def _percentile(values: tuple[float, ...], share: float) -> float:
 
 
 def _cpu_flat(settings: Settings, before: float | None, now: float | None, span_s: float) -> bool:
-    if before is None or now is None or span_s <= 0:
+    if before is None or now is None or span_s < 0:
         return False
     return 0 <= now - before <= settings.cpu_flat_share * span_s
 

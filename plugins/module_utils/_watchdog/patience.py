@@ -32,7 +32,6 @@ def witnesses_stopped(memory: Memory, engine: EngineTrack) -> bool:
 def patience(settings: Settings, memory: Memory, track: Track, label: str) -> Patience:
     """The patience for one engine now."""
     engine = track.engines[label]
-    last = engine.last
     found = Patience(settings.patience_s, "patience_s")
     if engine.heartbeat_trusted:
         shown = max([memory.longest_step_s, *(p.seconds for p in memory.pauses)])
@@ -40,9 +39,11 @@ def patience(settings: Settings, memory: Memory, track: Track, label: str) -> Pa
         found = Patience(max(least, settings.heartbeat_step_factor * shown), "patience_heartbeat_s")
     elif witnesses_stopped(memory, engine) and settings.patience_witness_s < found.seconds:
         found = Patience(settings.patience_witness_s, "patience_witness_s")
-    waiting_alone = last is not None and not last.running and bool(last.waiting)
-    if waiting_alone and label != WHOLE and settings.patience_waiting_s < found.seconds:
-        found = Patience(settings.patience_waiting_s, "patience_waiting_s")
+    if engine.stall_t is not None and label != WHOLE:
+        # only the time in which nothing ran is a stall: a queue seen for a moment shortens no long prefill
+        stalled = max(engine.stall_t - engine.silent_since, 0.0) + settings.patience_waiting_s
+        if stalled < found.seconds:
+            found = Patience(stalled, "patience_waiting_s")
     learned = settings.learned_factor * innocent_pause(settings, memory, track.t)
     if learned > found.seconds:
         found = Patience(learned, "learned")

@@ -14,6 +14,7 @@ from .._core.settings import Settings, with_values
 from .._health.observation import Observation, from_json
 
 VERSION = 1
+_CUT = object()
 
 
 @dataclass(frozen=True)
@@ -28,16 +29,16 @@ class Trace:
 
 
 def _rows(text: str, name: str) -> Iterator[tuple[int, Any]]:
-    lines = text.splitlines()
+    lines = text.split("\n")  # not splitlines: a string may hold any other line separator
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             yield number, json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             last = not any(rest.strip() for rest in lines[number:])
             if last and number > 1:
-                yield number, None  # cut off while it was written
+                yield number, _CUT  # while it was written
                 return
             raise ConfigError([f"{name}: line {number} is not JSON; a trace is one JSON object a line"]) from None
 
@@ -65,7 +66,7 @@ def parse(text: str, name: str, settings: Settings | None = None) -> Trace:
     observations: list[Observation] = []
     note = None
     for number, row in rows:
-        if row is None:
+        if row is _CUT:
             note = f"{name}: line {number} is cut off and was left out"
             break
         if not isinstance(row, dict):

@@ -294,6 +294,38 @@ CASES = [
         0,
     ),
     (
+        "proxy: nginx that answers /models without /v1",
+        {"GET /models": Say(b'{"data":[{"id":"m"}]}', headers={"Server": "nginx/1.27"})},
+        [],
+        0,
+        "reachable",
+        0,
+    ),
+    (
+        "ik_llama.cpp calls itself llamacpp: its silence proves nothing",
+        {
+            "GET /v1/models": Say(b'{"data":[{"id":"m","owned_by":"llamacpp"}]}'),
+            "GET /metrics": Say("llamacpp:requests_processing 1\nllamacpp:requests_deferred 0\n"),
+        },
+        ["--patience", "0.3"],
+        1,
+        "stalled",
+        0,
+    ),
+    (
+        "busy: NIM with vLLM's names at its own address",
+        {
+            "GET /v1/models": Say(b'{"data":[{"id":"m","owned_by":"system"}]}'),
+            "GET /v1/metrics": lambda n: Say(vllm_page(**W, generation_tokens_total=50.0 + n)),
+        },
+        [],
+        0,
+        "busy",
+        0,
+    ),
+    ("unknown: one gauge is no number", vllm(vllm_page(num_requests_running="NaN")), [], 3, "unknown", 0),
+    ("a list of models that is no JSON", vllm(STILL, **{"GET /v1/models": Say(b"[" * 100_000)}), [], 1, "stalled", 0),
+    (
         "proxy: LiteLLM",
         {
             "GET /v1/models": Say(b'{"data":[{"id":"m","owned_by":"openai"}]}'),

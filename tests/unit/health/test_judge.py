@@ -112,6 +112,35 @@ CASES = [
     ),
     ("asleep", [at(0, page(sleeping=True))], "sleeping"),
     ("asleep with stale gauges", [at(0, page(sleeping=True, **W)), at(500, page(sleeping=True, **W))], "sleeping"),
+    (
+        "awake again, the sleep was no silence",
+        [at(0, page(sleeping=True, **W)), at(500, page(**W)), at(599, page(**W))],
+        "stalled",
+    ),
+    ("hung since it awoke", [at(0, page(sleeping=True, **W)), at(500, page(**W)), at(600, page(**W))], "hung"),
+    (
+        "resumed, the pause was no silence",
+        [at(0, page(**W)), at(500, page(**W), paused=True), at(520, page(**W), paused=False)],
+        "stalled",
+    ),
+    ("a page without any engine", [at(0, Reading(engines={}))], "unknown"),
+    ("running not known, none waiting", [at(0, page(running=None))], "unknown"),
+    ("first reading with work, probe unanswered", [at(0, page(**W), probe="timeout")], "busy"),
+    (
+        "hung, and a 500 of unknown words to the last proof",
+        [at(0, page(**W)), at(100, page(**W), probe="http 500")],
+        "hung",
+    ),
+    (
+        "an Xid's number is not the bus address before it",
+        [at(0, page(**W), host=Host(kernel_faults=("NVRM: Xid (PCI:0000:79:00): 31, pid=1",)))],
+        "busy",
+    ),
+    (
+        "a fatal Xid in the kernel's own words",
+        [at(0, page(**W), host=Host(kernel_faults=("NVRM: Xid (PCI:000f:01:00): 79, pid='<unknown>'",)))],
+        "host_fault",
+    ),
     ("paused on purpose", [at(0, page(**W)), at(500, page(**W), paused=True)], "sleeping"),
     ("stale gauges, first time", [at(0, page(**W)), at(20, page(**W), host=IDLE_GPU)], "stalled"),
     (

@@ -95,6 +95,15 @@ def test_patience(engine, settings, right):
     assert right <= found[0][0] <= right + 20
 
 
+def test_a_queue_seen_for_a_moment_shortens_no_long_prefill():
+    moment = {"engine": {"running": 0.0, "waiting": 1.0, "aborted": 1.0}}
+    observations = [*frozen(400), seen(420, **moment), *frozen(580, start=440, engine={"aborted": 1.0})]
+    assert actions(observations) == []
+    stall = [*frozen(200), *frozen(900, start=220, engine={"running": 0.0, "waiting": 1.0})]
+    assert actions(stall)[0] == (520.0, "restart")
+    assert actions(frozen(900, engine={"running": None, "waiting": 1.0}))[0] == (600.0, "restart"), "unknown is not 0"
+
+
 def test_time_with_a_compiler_does_not_count_up_to_its_cap():
     compiling = Host(compilers=("cicc",))
     found = actions([*frozen(500, host=compiling), *frozen(3000, start=520)])
@@ -160,6 +169,9 @@ LAST_PROOF = [
 def test_the_last_proof(probe, right):
     observations = [*frozen(580), seen(600, probe=probe)]
     if probe == "http 503":
+        # as a trace has it: what the answer said is not known, whatever /health says
+        for health in ("ok", "timeout", None):
+            assert actions([*observations[:-1], replace(observations[-1], health=health)]) == right
         observations[-1] = replace(observations[-1], health="ok", probe_says_dead=False)
     assert actions(observations) == right
 
@@ -199,6 +211,18 @@ def test_down_but_wanted_is_started_when_seen_twice():
     assert [done.decision.action.value for done in found] == ["none", "none", "start", "none", "none"]
 
 
+def test_down_but_wanted_needs_no_port_to_be_asked():
+    down = {"metrics": None, "service": Service("failed", None, True)}
+    assert actions([seen(0), *frozen(60, start=20, **down)]) == [(40.0, "start")]
+    assert actions(frozen(60, **down), Settings(lifecycle="on_demand")) == []
+
+
+def test_its_manager_starting_it_anew_begins_a_new_grace():
+    anew = {"metrics": "refused", "service": Service("activating", None, True)}
+    found = walk([seen(0), *frozen(900, start=20, **anew)])
+    assert {done.verdict.state.value for done in found[1:]} == {"starting"}
+
+
 def test_dead_by_its_own_word_when_seen_twice():
     assert actions([seen(0), seen(20, health="dead"), seen(40, health="dead"), seen(60, health="dead")]) == [
         (40.0, "restart")
@@ -212,6 +236,8 @@ def test_ready_then_refused_for_the_patience():
 def test_silent_and_burning_no_cpu_for_the_patience():
     still = {"metrics": "timeout", "host": Host(cpu_seconds=50.0, memory_pressure=0.0)}
     assert actions([seen(0), *frozen(2000, start=20, **still)])[0] == (620.0, "restart")
+    twice = [o for o in frozen(2000, start=20, **still) for _ in range(2)]
+    assert actions([seen(0), *twice])[0] == (620.0, "restart"), "two observations at one t"
     burning = [
         replace(o, host=Host(cpu_seconds=o.t, memory_pressure=0.0)) for o in frozen(2000, start=20, metrics="timeout")
     ]
@@ -302,6 +328,7 @@ BAD_TRACES = [
     ('{"trace": 1}\n{"metrics": "ok"}\n{"t": 1}\n', "line 2: t"),
     ('{"trace": 1}\n{"t": 5}\n{"t": 1}\n', "backwards"),
     ('{"trace": 1}\n[1]\n{"t": 1}\n', "line 2"),
+    ('{"trace": 1}\nnull\n{"t": 1}\n', "line 2"),
 ]
 
 
@@ -317,6 +344,12 @@ def test_a_line_cut_off_at_the_end_is_dropped_with_a_note():
     read = parse('{"trace": 1}\n{"t": 1}\n{"t": 2, "met', "x.jsonl")
     assert len(read.observations) == 1
     assert "line 3" in read.note
+
+
+def test_any_json_of_an_observation_is_read():
+    row = {"t": 1, "service": {"state": "a\u2028b"}, "reading": {"engines": {"0": {"steps": 10**400, "running": 1}}}}
+    read = parse('{"trace": 1}\r\n' + json.dumps(row, ensure_ascii=False) + "\r\n", "x.jsonl")
+    assert read.observations[0].reading.engines["0"] == EngineReading(running=1.0)
 
 
 class Policy(RuleBasedStateMachine):
