@@ -26,7 +26,7 @@ from .observe import Witness, Witnesses
 
 # A healthy nvidia-smi answers within 2 s on GB10; journalctl -k on a slow disk within 3 s.
 ANSWER_WITHIN_S = 4.0
-_XID = re.compile(r"NVRM: Xid[^:]*:\s*(?:\([^)]*\)\s*:?\s*)?(\d+)")
+_XID = re.compile(r"NVRM: Xid\s*(?:\([^)]*\))?\s*:\s*(\d+)")
 _OTHER_FAULTS = (
     (re.compile(r"NV_ERR_NO_MEMORY"), "NV_ERR_NO_MEMORY"),
     (re.compile(r"PCIe Bus Error: severity=(?:Uncorrectable|Fatal)", re.IGNORECASE), "PCIe Bus Error: fatal"),
@@ -235,8 +235,15 @@ class Machine:
         if restart is not None:
             return Service()
         found = seen.listener(urls.host_and_port(url)[1])
-        unit = unit_of(found[0]) if found is not None else None
-        return await systemd_unit(unit[0], unit[1], self.now) if unit else Service()
+        if found is None:
+            return Service()
+        unit = unit_of(found[0])
+        if unit is not None:
+            return await systemd_unit(unit[0], unit[1], self.now)
+        # in a container or started by hand: who listens is up, and when he started tells one run from the next
+        owner = seen.everyone.get(found[0])
+        age = proc.started_ago_s(owner) if owner is not None else None
+        return Service("active", None if age is None else self.now() - age, True)
 
     async def look(self, url: str, restart: Restart | None = None) -> Witnesses:
         """All witnesses of one server on this machine."""
