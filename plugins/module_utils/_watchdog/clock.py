@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from .._core.boot import boot_id
+
 
 @dataclass(frozen=True)
 class Anchor:
@@ -49,9 +51,5 @@ def advance(anchor: Anchor | None, now: Now) -> Anchor:
 
 def read() -> Now:
     """This machine's clocks."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        boot = "unknown"
     sure = Path("/run/systemd/timesync/synchronized").exists() or Path("/run/chrony").exists()
-    return Now(boot, time.clock_gettime(time.CLOCK_BOOTTIME), time.time(), sure)
+    return Now(boot_id() or "unknown", time.clock_gettime(time.CLOCK_BOOTTIME), time.time(), sure)
