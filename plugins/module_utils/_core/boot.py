@@ -13,12 +13,18 @@ KERNELS = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id(paths: tuple[Path, ...] = (OURS, KERNELS)) -> str | None:
-    """The first that can be read; None where none can."""
+    """The first that can be read, as systemd writes it; None where none can."""
     for path in paths:
         try:
-            found = path.read_text(encoding="utf-8").strip()
+            found = path.read_text(encoding="utf-8").strip().replace("-", "")
         except (OSError, UnicodeDecodeError):
             continue
         if found:
             return found
     return None
+
+
+def of_this_boot() -> str:
+    """The option by which journalctl shows this boot alone. Plain --boot asks the kernel, with the same fault."""
+    found = boot_id()
+    return f"--boot={found}" if found else "--boot"

@@ -8,6 +8,7 @@ that jumps a day ahead cannot give the restart budget back.
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,4 +53,15 @@ def advance(anchor: Anchor | None, now: Now) -> Anchor:
 def read() -> Now:
     """This machine's clocks."""
     sure = Path("/run/systemd/timesync/synchronized").exists() or Path("/run/chrony").exists()
-    return Now(boot_id() or "unknown", time.clock_gettime(time.CLOCK_BOOTTIME), time.time(), sure)
+    return Now(boot_id() or "unknown", uptime_s(), time.time(), sure)
+
+
+def uptime_s(stat: Path = Path("/proc/1/stat")) -> float:
+    """Since when this system's init runs. In a container that is not the machine's uptime, which would let a reboot of
+    the container look like weeks gone by, and give the restart budget back."""
+    machine = time.clock_gettime(time.CLOCK_BOOTTIME)
+    try:
+        text = stat.read_text(errors="replace")
+        return machine - int(text[text.rfind(")") + 2 :].split()[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return machine
