@@ -11,7 +11,7 @@ version_added: 0.1.0
 author:
   - The gb10.serving maintainers (@gb10-serving)
 description:
-  - Packs the C(module_utils) of this collection for M(gb10.serving.llm_core#module).
+  - Packs the C(module_utils) of this collection for M(gb10.serving.llm_core).
   - The same files always make the same archive.
 options: {}
 """

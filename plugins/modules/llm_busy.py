@@ -22,7 +22,7 @@ attributes:
   diff_mode:
     support: full
 options:
-  state:
+  action:
     description:
       - V(hold) takes the lease O(name), or renews it. Renewing counts as no change.
       - V(release) gives it back. As root also one that another user holds.
@@ -44,13 +44,13 @@ options:
 EXAMPLES = r"""
 - name: Declare the batch work of this play
   gb10.serving.llm_busy:
-    state: hold
+    action: hold
     name: nightly
     for: 3h
 
 - name: Give it back
   gb10.serving.llm_busy:
-    state: release
+    action: release
     name: nightly
 
 - name: Who holds one?
@@ -95,10 +95,10 @@ def _listed(leases):
 
 
 def _work(module):
-    state, name = module.params["state"], module.params["name"]
+    action, name = module.params["action"], module.params["name"]
     before = store.held()
     after = before
-    if state == "hold":
+    if action == "hold":
         for_s = durations.parse(module.params["for"], "for")
         lease = store.wanted(name, for_s)
         others = [one for one in before if (one.name, one.owner, one.pid) != (name, lease.owner, None)]
@@ -106,7 +106,7 @@ def _work(module):
         if not module.check_mode:
             store.hold(name, for_s)
             after = store.held()
-    elif state == "release":
+    elif action == "release":
         after = [one for one in before if one.name != name]
         if not module.check_mode:
             store.release(name)
@@ -122,12 +122,12 @@ def _work(module):
 def main():
     run_module(
         {
-            "state": {"type": "str", "default": "list", "choices": ["hold", "release", "list"]},
+            "action": {"type": "str", "default": "list", "choices": ["hold", "release", "list"]},
             "name": {"type": "str"},
             "for": {"type": "str", "default": "6h"},
         },
         _work,
-        required_if=[("state", "hold", ["name"]), ("state", "release", ["name"])],
+        required_if=[("action", "hold", ["name"]), ("action", "release", ["name"])],
     )
 
 
