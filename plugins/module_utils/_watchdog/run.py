@@ -495,7 +495,9 @@ class _Server:
         now = await manager.identity()
         if transaction.accused_start is None or now is None or now == transaction.accused_start:
             return False
-        self._abort(transaction, "it was started again by others while it stopped: a new process runs there", counts=True)
+        self._abort(
+            transaction, "it was started again by others while it stopped: a new process runs there", counts=True
+        )
         return True
 
     async def _stop(
