@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from .._core import urls
+from .._core.boot import of_this_boot
 from .._core.servers import Restart
 from . import proc
 from .check import Subject
@@ -120,7 +121,7 @@ def faults_in(kernel_log: str) -> tuple[str, ...]:
 async def kernel_faults() -> tuple[str, ...] | None:
     """Complaints of this boot; None when the kernel's log cannot be read."""
     said = await output_of(
-        "journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--output=cat", "--grep=NVRM|mlx5|PCIe"
+        "journalctl", "--dmesg", of_this_boot(), "--no-pager", "--quiet", "--output=cat", "--grep=NVRM|mlx5|PCIe"
     )
     if said is None or said[0] not in (0, 1):
         return None
@@ -162,7 +163,7 @@ async def _intent(unit: str, scope: list[str], shown: dict[str, str]) -> bool | 
     (vLLM exits 0 in both). None when the journal cannot be read."""
     field = "USER_UNIT" if scope else "UNIT"
     said = await output_of(
-        "journalctl", f"{field}={unit}", "--boot", "--no-pager", "--quiet", "--output=cat", "--lines=40"
+        "journalctl", f"{field}={unit}", of_this_boot(), "--no-pager", "--quiet", "--output=cat", "--lines=40"
     )
     if said is None or said[0] not in (0, 1):
         return None
