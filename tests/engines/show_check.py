@@ -39,9 +39,9 @@ def main() -> int:
         VllmServer(bed, log_folder=Path(tempfile.mkdtemp())) as server,
         server.load(4, max_tokens=15000),
     ):
-        server.wait_for_page(lambda page: page.running() == 4, "four streams")
+        server.wait_for_page(lambda page: page.running == 4, "four streams")
         busy = said(server.url)
-        with server.frozen(server.engine_core()):
+        with server.frozen(server.engine_core):
             server.wait_for_still()
             hung = said(server.url, "--wait", "1", "--wait", "1", "--patience", "2")
     if " busy " not in busy or " hung " not in hung:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from .._core.boot import boot_id
 from .._core.errors import ConfigError
 from .lease import DEFAULT_S, MOST_S, NAME, Lease, as_json, from_json, holds
 
@@ -24,13 +25,6 @@ MOST_BYTES = 4096
 def folder() -> Path:
     """Where leases lie; $GB10_BUSY_DIR for tests and odd hosts."""
     return Path(os.environ.get("GB10_BUSY_DIR") or "/run/gb10-serving/busy")
-
-
-def _boot() -> str | None:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return None
 
 
 def _start_ticks(pid: int) -> int | None:
@@ -52,8 +46,8 @@ def _path(name: str, pid: int | None) -> Path:
     return folder() / f"{os.getuid()}-{name}-{pid or 'held'}.json"
 
 
-def hold(name: str, for_s: float = DEFAULT_S, pid: int | None = None) -> Lease:
-    """Takes or renews a lease. `pid`: the process it dies with; None: until released or expired. Raises ConfigError."""
+def wanted(name: str, for_s: float = DEFAULT_S, pid: int | None = None) -> Lease:
+    """The lease that `hold` would take. Raises ConfigError."""
     if not NAME.match(name):
         raise ConfigError([f"name: {name!r} must be letters, digits, . _ @ - and at most 64 of them"])
     if not 0 < for_s <= MOST_S:
@@ -64,7 +58,12 @@ def hold(name: str, for_s: float = DEFAULT_S, pid: int | None = None) -> Lease:
         if ticks is None:
             raise ConfigError([f"pid: there is no process {pid}"])
     now = time.time()
-    lease = Lease(name, _user(), pid, ticks, socket.gethostname(), _boot(), now, now + for_s)
+    return Lease(name, _user(), pid, ticks, socket.gethostname(), boot_id(), now, now + for_s)
+
+
+def hold(name: str, for_s: float = DEFAULT_S, pid: int | None = None) -> Lease:
+    """Takes or renews a lease. `pid`: the process it dies with; None: until released or expired. Raises ConfigError."""
+    lease = wanted(name, for_s, pid)
     path = _path(name, pid)
     part = path.with_suffix(f".{os.getpid()}.part")
     try:
@@ -105,7 +104,7 @@ def _read_all() -> Iterator[tuple[Path, Lease | None]]:
 
 def leases() -> list[tuple[Lease, bool]]:
     """All leases with whether each holds. Those that do not hold any more are removed where this user may."""
-    now, boot, found = time.time(), _boot(), []
+    now, boot, found = time.time(), boot_id(), []
     for path, lease in _read_all():
         if lease is None:
             continue
@@ -123,11 +122,16 @@ def held() -> list[Lease]:
     return [lease for lease, live in leases() if live]
 
 
-def release(name: str) -> int:
-    """Gives back this user's leases of that name (root: everybody's). How many there were."""
+def release(name: str, pid: int | None = None) -> int:
+    """Gives back this user's leases of that name (root: everybody's); with `pid` that process's only. How many there were."""
     count = 0
     for path, lease in _read_all():
-        if lease is not None and lease.name == name and (os.getuid() == 0 or path.name.startswith(f"{os.getuid()}-")):
+        if (
+            lease is not None
+            and lease.name == name
+            and pid in (None, lease.pid)
+            and (os.getuid() == 0 or path.name.startswith(f"{os.getuid()}-"))
+        ):
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
                 count += 1

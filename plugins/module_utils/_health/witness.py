@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from .._core import urls
+from .._core.boot import of_this_boot
 from .._core.servers import Restart
 from . import proc
 from .check import Subject
@@ -26,7 +27,7 @@ from .observe import Witness, Witnesses
 
 # A healthy nvidia-smi answers within 2 s on GB10; journalctl -k on a slow disk within 3 s.
 ANSWER_WITHIN_S = 4.0
-_XID = re.compile(r"NVRM: Xid[^:]*:\s*(?:\([^)]*\)\s*:?\s*)?(\d+)")
+_XID = re.compile(r"NVRM: Xid\s*(?:\([^)]*\))?\s*:\s*(\d+)")
 _OTHER_FAULTS = (
     (re.compile(r"NV_ERR_NO_MEMORY"), "NV_ERR_NO_MEMORY"),
     (re.compile(r"PCIe Bus Error: severity=(?:Uncorrectable|Fatal)", re.IGNORECASE), "PCIe Bus Error: fatal"),
@@ -120,7 +121,7 @@ def faults_in(kernel_log: str) -> tuple[str, ...]:
 async def kernel_faults() -> tuple[str, ...] | None:
     """Complaints of this boot; None when the kernel's log cannot be read."""
     said = await output_of(
-        "journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--output=cat", "--grep=NVRM|mlx5|PCIe"
+        "journalctl", "--dmesg", of_this_boot(), "--no-pager", "--quiet", "--output=cat", "--grep=NVRM|mlx5|PCIe"
     )
     if said is None or said[0] not in (0, 1):
         return None
@@ -162,7 +163,7 @@ async def _intent(unit: str, scope: list[str], shown: dict[str, str]) -> bool | 
     (vLLM exits 0 in both). None when the journal cannot be read."""
     field = "USER_UNIT" if scope else "UNIT"
     said = await output_of(
-        "journalctl", f"{field}={unit}", "--boot", "--no-pager", "--quiet", "--output=cat", "--lines=40"
+        "journalctl", f"{field}={unit}", of_this_boot(), "--no-pager", "--quiet", "--output=cat", "--lines=40"
     )
     if said is None or said[0] not in (0, 1):
         return None
@@ -235,8 +236,15 @@ class Machine:
         if restart is not None:
             return Service()
         found = seen.listener(urls.host_and_port(url)[1])
-        unit = unit_of(found[0]) if found is not None else None
-        return await systemd_unit(unit[0], unit[1], self.now) if unit else Service()
+        if found is None:
+            return Service()
+        unit = unit_of(found[0])
+        if unit is not None:
+            return await systemd_unit(unit[0], unit[1], self.now)
+        # in a container or started by hand: who listens is up, and when he started tells one run from the next
+        owner = seen.everyone.get(found[0])
+        age = proc.started_ago_s(owner) if owner is not None else None
+        return Service("active", None if age is None else self.now() - age, True)
 
     async def look(self, url: str, restart: Restart | None = None) -> Witnesses:
         """All witnesses of one server on this machine."""

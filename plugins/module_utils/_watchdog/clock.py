@@ -8,9 +8,12 @@ that jumps a day ahead cannot give the restart budget back.
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from .._core.boot import boot_id
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,16 @@ def advance(anchor: Anchor | None, now: Now) -> Anchor:
 
 def read() -> Now:
     """This machine's clocks."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        boot = "unknown"
     sure = Path("/run/systemd/timesync/synchronized").exists() or Path("/run/chrony").exists()
-    return Now(boot, time.clock_gettime(time.CLOCK_BOOTTIME), time.time(), sure)
+    return Now(boot_id() or "unknown", uptime_s(), time.time(), sure)
+
+
+def uptime_s(stat: Path = Path("/proc/1/stat")) -> float:
+    """Since when this system's init runs. In a container that is not the machine's uptime, which would let a reboot of
+    the container look like weeks gone by, and give the restart budget back."""
+    machine = time.clock_gettime(time.CLOCK_BOOTTIME)
+    try:
+        text = stat.read_text(errors="replace")
+        return machine - int(text[text.rfind(")") + 2 :].split()[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return machine

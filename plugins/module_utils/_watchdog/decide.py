@@ -292,7 +292,8 @@ def decide(
         if put_off < settings.patience_s:
             return _none(f"{why}, put off: its sister {around.sister_down} does not serve", "sister", due=due), memory
     proof = _proof(verdict, observation, due, sends_proof)
-    if proof is not None:
+    # who only observes asks nothing of a server that hangs: its proofs would pile up for as long as it does
+    if proof is not None and not (proof.prove and settings.mode == "observe"):
         started = memory.proof_t if memory.proof_t is not None else now
         return replace(proof, due=due), replace(memory, proof_t=started if proof.prove else None)
     if settings.mode == "observe":

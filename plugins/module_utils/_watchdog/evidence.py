@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 from .._core import urls
+from .._core.boot import of_this_boot
 from .._core.servers import Server
 from .._health import proc
 from .._health.witness import output_of, server_tree, unit_of
@@ -86,7 +87,7 @@ async def collect(server: Server, store_folder: Path, stamp: str) -> str | None:
         "kernel.txt": (
             "journalctl",
             "--dmesg",
-            "--boot",
+            of_this_boot(),
             "--no-pager",
             "--quiet",
             "--lines=200",

@@ -488,6 +488,18 @@ class _Server:
             return True
         return False
 
+    async def _started_again(self, transaction: Transaction, manager: act.Manager) -> bool:
+        """The accused is gone, and a reboot or another manager has started the server anew: that one is innocent."""
+        if (await manager.status(self.now)).state not in ("active", "activating"):
+            return False  # on its way down its identity changes too
+        now = await manager.identity()
+        if transaction.accused_start is None or now is None or now == transaction.accused_start:
+            return False
+        self._abort(
+            transaction, "it was started again by others while it stopped: a new process runs there", counts=True
+        )
+        return True
+
     async def _stop(
         self, transaction: Transaction, manager: act.Manager, observation: Observation, target: Target
     ) -> bool:
@@ -504,6 +516,8 @@ class _Server:
     ) -> bool:
         end = time.monotonic() + 15.0
         while not await manager.is_down():
+            if await self._started_again(transaction, manager):
+                return True
             waited = self.now() - transaction.phase_t
             if waited > STOP_WITHIN_S and not transaction.killed:
                 self.record("kill", reason=f"it did not stop within {STOP_WITHIN_S:.0f} s")
@@ -545,7 +559,9 @@ class _Server:
     async def _start(
         self, transaction: Transaction, manager: act.Manager, observation: Observation, target: Target
     ) -> bool:
-        await manager.start(self._receipt(transaction))
+        # done again after a crash, or after a reboot that started it: whoever runs there by now is the one that was wanted
+        if await manager.is_down():
+            await manager.start(self._receipt(transaction))
         self._phase("starting")
         return True
 

@@ -390,3 +390,21 @@ def test_a_bad_description_is_refused_whole(tmp_path):
     assert done.returncode == 3
     assert "settings.patince_s" in done.stderr
     assert "settings.cooldown_s" in done.stderr
+
+
+def test_started_again_by_others_while_it_stopped_is_neither_killed_nor_stopped(bed):
+    """A reboot in the middle of a restart: the unit is up again by itself, and the watchdog still believes it stops."""
+    bed.freeze()
+    n = 1
+    while not [row for row in bed.journal("phase") if row["phase"] == "stopping"]:
+        bed.watchdog("run", killed=(n, "after"))
+        # once it is decided, one write a run: killed right after it has asked for the stop
+        n = 1 if bed.journal("decided") else n + 1 if n < 12 else 4
+        time.sleep(0.2)
+    assert not bed.journal("closed", "aborted"), "killed before it was through"
+    until(lambda: not bed.answers())
+    bed.start()
+    bed.until_settled()
+    assert len(bed.starts) == 2, "the new process was left alone"
+    assert "started again by others" in bed.journal("aborted")[0]["reason"]
+    assert not bed.journal("kill", "latched")

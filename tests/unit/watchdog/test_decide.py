@@ -265,6 +265,14 @@ def test_observe_decides_and_touches_nothing():
     assert "would restart" in done[-1].decision.reason
 
 
+def test_observe_asks_a_hung_server_nothing_though_it_could_send_the_last_proof():
+    done = walk(frozen(3000), Settings(mode="observe"), sends_proof=True)
+    assert not any(one.decision.prove for one in done)
+    assert "would restart" in done[-1].decision.reason
+    acting = walk(frozen(3000), sends_proof=True)
+    assert any(one.decision.prove for one in acting), "who acts does send it"
+
+
 def test_three_starts_that_were_never_ready_latch_whoever_made_them():
     down = [
         seen(t, metrics="refused", service=Service("active", float(t // 600 * 600), True)) for t in range(0, 2400, 20)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The core arrives on a host whole or not at all."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from ansible_collections.gb10.serving.plugins.lookup.core_archive import packed
+from ansible_collections.gb10.serving.plugins.module_utils._core import release
+from ansible_collections.gb10.serving.plugins.module_utils._core.errors import ConfigError
+
+CORE = Path(__file__).parents[3] / "plugins/module_utils"
+
+
+def archive_of(**files: str) -> bytes:
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as tar:
+        for name, text in files.items():
+            member = tarfile.TarInfo(name.replace("__", "/"))
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text.encode()))
+    return gzip.compress(raw.getvalue(), mtime=0)
+
+
+def test_the_same_files_make_the_same_archive_and_it_runs_on_the_host(tmp_path):
+    archive = packed(CORE)
+    assert archive == packed(CORE)
+    assert release.compared(tmp_path, archive).needed
+    release.install(tmp_path, archive)
+    assert not release.compared(tmp_path, archive).needed
+    code = "from ansible_collections.gb10.serving.plugins.module_utils._busy import store; print(store.__file__)"
+    where = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": str(tmp_path / "lib")}, capture_output=True, text=True
+    )
+    assert where.stdout.startswith(str(tmp_path / "lib")), where.stderr
+
+
+def test_an_upgrade_replaces_the_link_and_takes_the_old_release_away(tmp_path):
+    release.install(tmp_path, archive_of(a="1", gone="x"))
+    before = (tmp_path / "lib").readlink()
+    release.install(tmp_path, archive_of(a="2"))
+    assert (tmp_path / "lib/a").read_text() == "2"
+    assert not (tmp_path / "lib/gone").exists()
+    assert not (tmp_path / before).exists()
+    assert [one.name for one in (tmp_path / "releases").iterdir()] == [(tmp_path / "lib").readlink().name]
+
+
+def test_an_edited_file_is_seen_and_mended(tmp_path):
+    archive = archive_of(a="1")
+    release.install(tmp_path, archive)
+    (tmp_path / "lib/a").write_text("edited")
+    change = release.compared(tmp_path, archive)
+    assert change.needed and set(change.before) == {"a"}
+    release.install(tmp_path, archive)
+    assert (tmp_path / "lib/a").read_text() == "1"
+
+
+@pytest.mark.parametrize(
+    "archive",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"\x1f\x8bnot really", id="no archive"),
+        pytest.param(packed(CORE)[:-200], id="cut off"),
+        pytest.param(archive_of(**{"..__etc__passwd": "x"}), id="climbs out"),
+    ],
+)
+def test_what_is_no_release_is_refused_and_what_was_there_stays(tmp_path, archive):
+    release.install(tmp_path, archive_of(a="1"))
+    with pytest.raises(ConfigError):
+        release.install(tmp_path, archive)
+    assert (tmp_path / "lib/a").read_text() == "1"
+
+
+def test_a_folder_of_somebody_elses_is_not_touched(tmp_path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/theirs").touch()
+    with pytest.raises(ConfigError, match="no link of ours"):
+        release.install(tmp_path, archive_of(a="1"))
+    assert (tmp_path / "lib/theirs").exists()
+
+
+def test_taken_away_nothing_is_left(tmp_path):
+    release.install(tmp_path, archive_of(a="1"))
+    release.remove(tmp_path)
+    assert list(tmp_path.iterdir()) == []

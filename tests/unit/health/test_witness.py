@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The host's witnesses on this very machine: whose socket it is, who is connected, and one that hangs is not waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from ansible_collections.gb10.serving.plugins.module_utils._health import proc, witness
+
+SERVER = """
+import socket, sys, os, time
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+if os.fork() == 0:
+    while True:
+        time.sleep(1)
+kept = []
+while True:
+    kept.append(listener.accept())
+"""
+
+
+@pytest.fixture
+def server():
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    port = int(process.stdout.readline())
+    yield process.pid, port
+    os.killpg(process.pid, 9)
+    process.wait()
+
+
+def test_the_server_is_the_oldest_owner_of_the_listening_socket(server):
+    pid, port = server
+    assert proc.Snapshot().listener(port) == (pid, port), "the child holds the same socket and is not the server"
+    assert {one.pid for one in proc.Snapshot().tree(pid)} > {pid}
+
+
+def test_nobody_listens():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert proc.Snapshot().listener(port) is None
+
+
+def test_clients_are_counted_without_ourselves(server):
+    pid, port = server
+    with socket.create_connection(("127.0.0.1", port)):
+        assert proc.Snapshot().clients(pid, port) == 0, "this process's own connections are no clients"
+        code = f"import socket, sys; s = socket.create_connection(('127.0.0.1', {port})); print(1, flush=True); sys.stdin.read()"
+        other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        other.stdout.readline()
+        try:
+            assert proc.Snapshot().clients(pid, port) == 1
+        finally:
+            other.communicate("")
+
+
+def test_who_listens_is_up_since_it_started(server):
+    dummy_pid, port = server
+    seen = asyncio.run(witness.Machine().look(f"http://127.0.0.1:{port}"))
+    assert seen.service.state == "active"
+    assert -1 < time.monotonic() - seen.service.since < 120
+    assert seen.host.cpu_seconds is not None
+    assert seen.host.clients == 0
+
+
+def stand_in(tmp_path, monkeypatch, name, script):
+    path = tmp_path / name
+    path.write_text("#!/bin/sh\n" + script)
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+
+def test_a_gpu_tool_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
+    stand_in(tmp_path, monkeypatch, "nvidia-smi", "exec sleep 60\n")
+    monkeypatch.setattr(witness, "ANSWER_WITHIN_S", 0.2)
+    assert asyncio.run(witness.output_of("nvidia-smi", within_s=0.2)) is None
+
+
+GPU = [
+    ("18.52, 95\n", 0, (True, 18.52, 0.95)),
+    ("[N/A], [N/A]\n", 0, (True, None, None)),
+    ("No devices were found\n", 6, (False, None, None)),
+    ("Unable to determine the device handle: GPU is lost\n", 15, (False, None, None)),
+    ("NVML: Driver/library version mismatch\n", 18, (None, None, None)),
+]
+
+
+@pytest.mark.parametrize(("text", "status", "right"), GPU, ids=[case[0].strip() for case in GPU])
+def test_gpu(tmp_path, monkeypatch, text, status, right):
+    stand_in(tmp_path, monkeypatch, "nvidia-smi", f"printf '%s\\n' '{text.strip()}'\nexit {status}\n")
+    host = asyncio.run(witness.gpu())
+    assert (host.gpu_present, host.gpu_power_w, host.gpu_utilization) == right
+
+
+def test_no_gpu_tool_is_unknown_and_not_absent(monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert asyncio.run(witness.gpu()).gpu_present is None
+
+
+FAULTS = [
+    ("NVRM: Xid (PCI:000f:01:00): 79, pid=1234, GPU has fallen off the bus.", ("Xid 79",)),
+    ("NVRM: Xid (PCI:000f:01:00): 43, pid=9, Ch 00000010", ("Xid 43",)),
+    ("NVRM: nvAssertFailed: NV_ERR_NO_MEMORY", ("NV_ERR_NO_MEMORY",)),
+    ("pcieport: PCIe Bus Error: severity=Corrected, type=Physical Layer", ()),
+    ("pcieport: PCIe Bus Error: severity=Uncorrectable (Fatal)", ("PCIe Bus Error: fatal",)),
+    ("usb 1-1: new device", ()),
+]
+
+
+@pytest.mark.parametrize(("line", "right"), FAULTS, ids=[case[0][:40] for case in FAULTS])
+def test_kernel_lines(line, right):
+    assert witness.faults_in(line) == right
+
+
+@pytest.mark.parametrize(
+    ("url", "local"),
+    [
+        ("http://127.0.0.1:1", True),
+        ("http://localhost:1", True),
+        ("http://[::1]:1", True),
+        ("http://203.0.113.7:1", False),
+        ("http://no-such-host.invalid:1", False),
+    ],
+)
+def test_this_machine_or_another(url, local):
+    assert witness.is_local(url) is local
