@@ -2,19 +2,21 @@
 # GNU General Public License v3.0 or later (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Is this configuration sound? For usage-gate.yml and LiteLLM's config.yaml, told apart by their top keys."""
+"""Is this configuration sound? For usage-gate.yml and LiteLLM's config.yaml, told apart by their top keys.
+
+What is right for LiteLLM's is the lint's to say (_litellm); it is handed in, since the gate knows nobody.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from .config import TOP_KEYS, GateConfig, file_problems, parse_config
 from .errors import ConfigError
-from .groups import Capped, find_bypasses, routing_of_config
 from .yaml_file import read_yaml
 
 #: Top keys of a LiteLLM configuration.
@@ -26,8 +28,6 @@ LITELLM_KEYS = (
     "environment_variables",
     "include",
 )
-#: What ``callbacks`` must name for the hook to be loaded.
-CALLBACK = "usage_gate.usage_gate"
 
 
 class Severity(StrEnum):
@@ -44,6 +44,13 @@ class Remark:
     file: str
     severity: Severity
     sentence: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"file": self.file, "severity": self.severity.value, "sentence": self.sentence}
+
+
+#: Looks at a LiteLLM configuration (file, document, the gate's configuration if there is one); the lint brings it.
+ProxyCheck: TypeAlias = Callable[[str, Mapping[str, Any], "GateConfig | None"], Sequence[Remark]]
 
 
 @dataclass
@@ -63,26 +70,24 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         return {
             "files": [{"file": file, "kind": kind} for file, kind in self.files.items()],
-            "remarks": [
-                {"file": remark.file, "severity": remark.severity.value, "sentence": remark.sentence}
-                for remark in self.remarks
-            ],
+            "remarks": [remark.as_dict() for remark in self.remarks],
             "sound": self.exit_status == 0,
         }
 
     def lines(self) -> list[str]:
-        lines = [f"{remark.severity.value}: {_located(remark)}" for remark in self.remarks]
+        lines = [f"{remark.severity.value}: {located(remark)}" for remark in self.remarks]
         told = {remark.file for remark in self.remarks}
         return lines + [
             f"{file}: sound ({kind} configuration)" for file, kind in self.files.items() if file not in told
         ]
 
 
-def _located(remark: Remark) -> str:
+def located(remark: Remark) -> str:
+    """The sentence, beginning with its file."""
     return remark.sentence if remark.sentence.startswith(remark.file) else f"{remark.file}: {remark.sentence}"
 
 
-def check_files(files: Sequence[str]) -> Report:
+def check_files(files: Sequence[str], check_proxy: ProxyCheck) -> Report:
     """Looks at each file, and at LiteLLM's together with the gate's when one of each is given or lies beside it."""
     report = Report()
     gates: list[GateConfig] = []
@@ -131,34 +136,3 @@ def _gate_beside(file: str) -> GateConfig | None:
         return parse_config(read_yaml(beside, "the gate's configuration"), str(beside)) if beside.exists() else None
     except ConfigError:
         return None  # it is checked when it is given itself
-
-
-def check_proxy(file: str, document: Mapping[str, Any], gate: GateConfig | None) -> list[Remark]:
-    """What in a LiteLLM configuration keeps the gate from working."""
-    remarks = []
-    settings = document.get("litellm_settings")
-    callbacks = settings.get("callbacks") if isinstance(settings, Mapping) else None
-    named = [callbacks] if isinstance(callbacks, str) else callbacks if isinstance(callbacks, list) else []
-    if CALLBACK not in named:
-        remarks.append(
-            Remark(
-                file,
-                Severity.ERROR,
-                f"litellm_settings.callbacks does not name {CALLBACK}: the gate is not asked at all; add it, with "
-                "usage_gate.py beside this file",
-            )
-        )
-    if gate is None:
-        remarks.append(
-            Remark(
-                file,
-                Severity.WARNING,
-                "no usage-gate.yml was given or lies beside it, so fallbacks and names could not be compared with "
-                "the capped list; give both files",
-            )
-        )
-        return remarks
-    for finding in find_bypasses(routing_of_config(document), Capped(gate.capped_models)):
-        severity = Severity.ERROR if finding.refused else Severity.WARNING
-        remarks.append(Remark(file, severity, finding.sentence))
-    return remarks

@@ -1,0 +1,181 @@
+# Copyright: (c) 2026, The gb10.serving maintainers
+# GNU General Public License v3.0 or later (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Files beside a config.yaml that start or watch the proxy: units, compose files, manifests, requirements, Dockerfiles."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+from .._gate.errors import ConfigError
+from .._gate.yaml_file import parse_yaml
+
+_WORKERS = re.compile(r"--num[_-]workers(?:[=\s,\"']+)(\d+)|\bNUM_WORKERS(?:[=:\s\"']+)(\d+)")
+_MASTER_KEY = re.compile(r"\bLITELLM_MASTER_KEY\b|\bEnvironmentFile=|\benv_file\b|\benvFrom\b")
+_IMAGE = re.compile(r"(?:[\w.-]+(?::\d+)?/)*litellm[\w-]*(?=[:@\s\"']|$)[^\s\"',\]}]*")
+_NAMES_LITELLM = re.compile(r"litellm", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """One such file. ``parts``: what in it concerns LiteLLM, by name; other services are none of our business."""
+
+    file: str
+    kind: str  # unit, compose, manifest, requirements, dockerfile
+    parts: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def workers(self) -> int | None:
+        found = [int(one or two) for text in self.parts.values() for one, two in _WORKERS.findall(text)]
+        return max(found) if found else None
+
+    @property
+    def starts_proxy(self) -> bool:
+        return self.kind in ("unit", "compose", "manifest") and bool(self.parts)
+
+    @property
+    def may_give_master_key(self) -> bool:
+        return any(_MASTER_KEY.search(text) for text in self.parts.values())
+
+
+def beside_kind(name: str, text: str) -> str | None:
+    """What kind of such a file this is; None when it is none of them (or a configuration)."""
+    path = PurePath(name)
+    suffix = path.suffix.lower()
+    if suffix in (".service", ".container") or (
+        suffix not in (".yml", ".yaml") and re.search(r"^\[(Service|Unit)\]\s*$", text, re.MULTILINE)
+    ):
+        return "unit"
+    if path.name.lower().startswith(("dockerfile", "containerfile")) or suffix == ".dockerfile":
+        return "dockerfile"
+    if suffix in (".txt", ".in") or path.name in ("pyproject.toml", "uv.lock", "poetry.lock"):
+        return "requirements"
+    if re.search(r"^apiVersion:", text, re.MULTILINE) and re.search(r"^kind:", text, re.MULTILINE):
+        return "manifest"
+    if re.search(r"^services:", text, re.MULTILINE) and not re.search(r"^model_list:", text, re.MULTILINE):
+        return "compose"
+    return None
+
+
+def read_beside(file: str, text: str) -> Beside | None:
+    """The file, when it is one of these; ConfigError when it is one and not YAML."""
+    kind = beside_kind(file, text)
+    if kind is None:
+        return None
+    if kind == "compose":
+        return Beside(file, kind, dict(_services(parse_yaml(text, file))))
+    if kind == "manifest":
+        parts: dict[str, str] = {}
+        for document in re.split(r"^---.*$", text, flags=re.MULTILINE):
+            if document.strip():
+                parts.update(_containers(parse_yaml(document, file), ""))
+        return Beside(file, kind, parts)
+    text = re.sub(r"(^|\s)[#;].*$", "", text, flags=re.MULTILINE)
+    return Beside(file, kind, {kind: text} if _NAMES_LITELLM.search(text) else {})
+
+
+def _services(document: Any) -> Iterator[tuple[str, str]]:
+    if not isinstance(document, Mapping) or not isinstance(document.get("services"), Mapping):
+        raise ConfigError(["services: a mapping of services is needed"])
+    for name, service in document["services"].items():
+        if not isinstance(service, Mapping):
+            continue
+        text = _flat(service)
+        if _NAMES_LITELLM.search(_flat([service.get("image"), service.get("command"), service.get("entrypoint")])) or (
+            service.get("image") is None and _NAMES_LITELLM.search(str(name))
+        ):
+            yield f"services.{name}", text
+
+
+def _containers(value: Any, where: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        if isinstance(value.get("image"), str):
+            if _NAMES_LITELLM.search(_flat([value["image"], value.get("command"), value.get("args")])):
+                yield where or "container", _flat(value)
+            return
+        for key, item in value.items():
+            yield from _containers(item, f"{where}.{key}" if where else str(key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _containers(item, f"{where}[{index}]")
+
+
+def _flat(value: Any) -> str:
+    """The text of a part: one ``key: value`` a line, lists of words in one line as a command line has them."""
+    if isinstance(value, Mapping):
+        return "\n".join(f"{key}: {_flat(item)}" for key, item in value.items())
+    if isinstance(value, list):
+        if all(isinstance(item, (str, int, float)) for item in value):
+            return " ".join(str(item) for item in value)
+        return "\n".join(_flat(item) for item in value if item is not None)
+    return "" if value is None else str(value)
+
+
+# -- what the rules ask ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Release:
+    """A LiteLLM that a file asks for. ``version`` None: whatever is newest that day."""
+
+    where: str
+    said: str
+    version: str | None
+
+
+_PACKAGE = re.compile(r"(?<![\w./:-])litellm(?:\[[\w,\s-]*\])?\s*(?:(===?|[<>~!]=?|@)\s*[\"']?([^\s\"',;]+))?", re.IGNORECASE)  # fmt: skip
+_VERSION = re.compile(r"v?(\d+\.\d+\.\d+)")
+
+
+def releases(beside: Beside) -> Iterator[Release]:
+    """Which releases the file asks for."""
+    for where, text in beside.parts.items():
+        if beside.kind in ("compose", "manifest"):
+            for image in re.findall(r"^image: (\S+)$", text, re.MULTILINE):
+                if _NAMES_LITELLM.search(image):
+                    yield _of_image(where, image)
+        elif beside.kind == "requirements":
+            for line in text.splitlines():
+                match = re.match(r"\s*[\"']?(?=litellm\b(?!-))", line)
+                found = _PACKAGE.match(line, match.end()) if match else None
+                if found:
+                    yield _of_package(where, found)
+        else:
+            for line in text.splitlines():
+                if re.search(r"^\s*FROM\s|^Image=|docker|podman", line):
+                    for image in _IMAGE.findall(line):
+                        if "/" in image:
+                            yield _of_image(where, image)
+                if re.search(r"\b(pip|uv|uvx|pipx)\b", line):
+                    asked = [_of_package(where, found) for found in _PACKAGE.finditer(line)]
+                    # uvx --from litellm==1.2.3 litellm: the second is the command in the first
+                    yield from [release for release in asked if release.version] or asked[:1]
+
+
+def _of_image(where: str, image: str) -> Release:
+    tag = image.rsplit("/", 1)[-1]
+    version = _VERSION.search(tag)
+    if version:
+        return Release(where, image, version.group(1))
+    return Release(where, image, "digest" if "@sha256:" in image else None)
+
+
+def _of_package(where: str, found: re.Match[str]) -> Release:
+    exact = found.group(1) in ("==", "===") and "*" not in (found.group(2) or "")
+    return Release(where, found.group(0).strip(), found.group(2) if exact else None)
+
+
+#: /health itself, not /health/liveliness and its sisters: it calls every backend.
+_HEALTH = re.compile(r"(?:^|[\s\"'=(\[,]|:\d+|//[^\s/\"']+)/health/?(?![\w/-])", re.MULTILINE)
+
+
+def health_probes(beside: Beside) -> Iterator[str]:
+    """Where the file has the proxy's own /health asked."""
+    for where, text in beside.parts.items():
+        if beside.kind != "requirements" and _HEALTH.search(text):
+            yield where

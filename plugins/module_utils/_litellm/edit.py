@@ -1,0 +1,164 @@
+# Copyright: (c) 2026, The gb10.serving maintainers
+# GNU General Public License v3.0 or later (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A config.yaml as a file that people edit too: changed with comments, order and everything foreign kept, or not at all."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .._gate.check_config import kind_of
+from .._gate.errors import ConfigError
+from .._gate.yaml_file import parse_yaml, read_text
+from .merge import Wanted, merge, plain
+from .secrets import without_secrets
+
+try:
+    import yaml
+    from ruamel.yaml import YAML
+    from ruamel.yaml.comments import CommentedMap, CommentedSeq
+    from ruamel.yaml.error import YAMLError
+    from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+    from ruamel.yaml.util import load_yaml_guess_indent
+except ImportError:  # the module that needs them says so
+    pass
+
+
+@dataclass(frozen=True)
+class Edited:
+    """A file before and after. Equal texts: nothing to do."""
+
+    before: str | None  # None: there is no file
+    after: str
+    shown_before: str  # without secrets and comments, which may hold some
+    shown_after: str
+    document: Mapping[str, Any]
+
+    @property
+    def changed(self) -> bool:
+        return self.before != self.after
+
+
+def edit_file(path: str, wanted: Wanted) -> Edited:
+    """What the file would be; ConfigError, with line and column where there is one, when it cannot be."""
+    text = read_text(path, "LiteLLM's configuration") if Path(path).exists() else None
+    return edit(text, wanted, path)
+
+
+def edit(text: str | None, wanted: Wanted, where: str) -> Edited:
+    """The same for a text."""
+    loaded = parse_yaml(text or "", where)
+    if loaded is None:
+        loaded = {}
+    if not isinstance(loaded, dict):
+        raise ConfigError([f"{where}: a mapping of LiteLLM's settings is needed"])
+    if loaded and kind_of(loaded, where) != "litellm":
+        raise ConfigError([f"{where}: this is usage-gate.yml; name LiteLLM's config.yaml"])
+    after = plain(loaded)
+    merge(after, wanted, where)
+    _validate(after, wanted, where)
+    if after == loaded and _same_kinds(after, loaded):
+        return Edited(text, text or "", _shown(loaded), _shown(loaded), after)
+    changed = _round_trip(text or "", wanted, where)
+    try:
+        written = parse_yaml(changed, where)
+    except ConfigError:
+        written = None
+    if not (written == after and _same_kinds(written, after)):
+        raise ConfigError(
+            [
+                f"{where}: it cannot be changed without changing something else in it too; where it shares values by anchors, write them "
+                "out, or make the change by hand"
+            ]
+        )
+    return Edited(text, changed, _shown(loaded) if text is not None else "", _shown(after), after)
+
+
+def _validate(document: Mapping[str, Any], wanted: Wanted, where: str) -> None:
+    """What is put in must be what LiteLLM takes; what others wrote is theirs."""
+    problems = []
+    for number, deployment in enumerate(wanted.deployments if wanted.present else ()):
+        params = deployment.get("litellm_params")
+        if not isinstance(deployment.get("model_name"), str) or not deployment["model_name"]:
+            problems.append(f"deployments[{number}].model_name: a name is needed")
+        if not isinstance(params, Mapping) or not isinstance(params.get("model"), str):
+            problems.append(
+                f"deployments[{number}].litellm_params.model: the model is needed, such as hosted_vllm/qwen"
+            )
+    if document and wanted.present:
+        kind_of(document, where)
+    if problems:
+        raise ConfigError(problems)
+
+
+def _same_kinds(one: Any, other: Any) -> bool:
+    """Equal values may differ for LiteLLM: 1 and true."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return all(_same_kinds(one[key], other[key]) for key in one if key in other)
+    if isinstance(one, list) and isinstance(other, list):
+        return all(_same_kinds(*pair) for pair in zip(one, other, strict=False))
+    return isinstance(one, bool) == isinstance(other, bool)
+
+
+def _shown(document: Mapping[str, Any]) -> str:
+    return (
+        yaml.safe_dump(without_secrets(dict(document)), sort_keys=False, allow_unicode=True, width=120)
+        if document
+        else ""
+    )
+
+
+def _round_trip(text: str, wanted: Wanted, where: str) -> str:
+    writer = YAML()
+    writer.preserve_quotes = True
+    writer.width = 4096
+    writer.allow_unicode = True
+    try:
+        document, sequence, offset = load_yaml_guess_indent(text, yaml=writer)
+    except YAMLError as error:  # YAML 1.2 refuses some of what 1.1 takes
+        mark = getattr(error, "problem_mark", None)
+        place = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
+        raise ConfigError([f"{where}:{place} not valid YAML 1.2: {getattr(error, 'problem', None) or error}"]) from None
+    head = ""
+    if document is None:
+        document, head = CommentedMap(), text
+        if head and not head.endswith("\n"):
+            head += "\n"
+    mapping_indent = _mapping_indent(text)
+    if offset is None:  # there is no list yet, whatever was guessed
+        offset = mapping_indent
+        sequence = offset + 2
+    writer.indent(mapping=mapping_indent, sequence=sequence, offset=offset)
+    merge(document, wanted, where, _make)
+    out = io.StringIO()
+    writer.dump(document, out)
+    return head + out.getvalue()
+
+
+def _mapping_indent(text: str) -> int:
+    found = re.search(r"^[\w-]+:[ \t]*(?:#.*)?\n(?:[ \t]*(?:#.*)?\n)*( +)[^\s#-]", text, re.MULTILINE)
+    return len(found.group(1)) if found else 2
+
+
+def _make(value: Any) -> Any:
+    """A value in the round trip's own types. A text that YAML 1.1, which LiteLLM reads, would take for something else is quoted."""
+    if isinstance(value, Mapping):
+        return CommentedMap((key, _make(item)) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return CommentedSeq(_make(item) for item in value)
+    if isinstance(value, str) and not _is_plain(value):
+        return DoubleQuotedScalarString(value)
+    return value
+
+
+def _is_plain(value: str) -> bool:
+    try:
+        return bool(yaml.safe_load(value) == value)
+    except yaml.YAMLError:
+        return False

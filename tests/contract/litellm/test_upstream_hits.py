@@ -1,0 +1,138 @@
+"""Counted at the backend: what one client request costs a backend that is slow, full or silent, against a real LiteLLM."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.contract.gate.proxy import MASTER, Proxy
+from tests.contract.gate.servers import free_port
+from tests.contract.litellm.settings import role_settings
+
+pytestmark = pytest.mark.slow  # two proxies of their own
+
+ANSWER = {
+    "id": "c",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "m",
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+}
+#: How a backend meets a request: seconds until it answers, and the status it answers with.
+MEETS = {
+    "slow": (2.0, 200),
+    "full": (0.0, 429),
+    "overloaded": (0.0, 503),
+    "broken": (0.0, 500),
+    "silent": (20.0, 200),  # longer than the time-out of both proxies here
+}
+TIMEOUT_S = 4
+
+
+class Server:
+    """A model server that meets each request as its model name says, and counts."""
+
+    def __init__(self) -> None:
+        self.hits: list[str] = []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, *_args: object) -> None:
+                pass
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                server.hits.append(body["model"])
+                wait_s, status = MEETS[body["model"]]
+                time.sleep(wait_s)
+                content = json.dumps(ANSWER if status == 200 else {"error": {"message": "no", "code": str(status)}})
+                try:
+                    self.send_response(status)
+                    self.send_header("Content-Length", str(len(content)))
+                    self.end_headers()
+                    self.wfile.write(content.encode())
+                except OSError:
+                    pass  # nobody waits any more
+
+        class Threads(ThreadingHTTPServer):
+            daemon_threads = True
+
+        self._server = Threads(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def deployments(servers: list[Server], **params: Any) -> list[dict[str, Any]]:
+    return [
+        {
+            "model_name": meets,
+            "litellm_params": {"model": f"hosted_vllm/{meets}", "api_base": server.url, "api_key": "none", **params},
+        }
+        for meets in MEETS
+        for server in servers
+    ]
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, tuple[int, int]]]:
+    """Upstream requests and the client's status for one request of each kind: with LiteLLM's defaults and the role's settings."""
+    found: dict[str, dict[str, tuple[int, int]]] = {}
+    general = {"master_key": MASTER}
+    # The defaults get a time-out too: theirs is 100 minutes, and the same 3 requests would come 200 minutes apart.
+    for name in ("defaults", "role"):
+        servers = [Server(), Server()]
+        if name == "defaults":
+            config: dict[str, Any] = {
+                "model_list": deployments(servers, timeout=TIMEOUT_S),
+                "general_settings": general,
+            }
+        else:
+            config = role_settings(deployments(servers), timeout_s=TIMEOUT_S)
+            config["general_settings"] = {**config["general_settings"], **general}
+        folder = Path(tmp_path_factory.mktemp(name)) / "proxy"
+        proxy = Proxy(folder, config, None, free_port())
+        try:
+            proxy.wait_ready()
+            with httpx.Client(timeout=120, headers={"Authorization": f"Bearer {MASTER}"}) as client:
+                found[name] = {}
+                for meets in MEETS:
+                    before = sum(server.hits.count(meets) for server in servers)
+                    body = {"model": meets, "messages": [{"role": "user", "content": "x"}]}
+                    status = client.post(f"{proxy.url}/v1/chat/completions", json=body).status_code
+                    found[name][meets] = (sum(server.hits.count(meets) for server in servers) - before, status)
+            # Nothing reached a backend that no client sent.
+            time.sleep(1)
+            assert sum(len(server.hits) for server in servers) == sum(hits for hits, _status in found[name].values())
+        finally:
+            proxy.stop()
+            for server in servers:
+                server.close()
+    return found
+
+
+@pytest.mark.parametrize("meets", MEETS)
+def test_one_client_request_is_one_upstream_request(counted, meets):
+    hits, status = counted["role"][meets]
+    assert hits == 1
+    assert (status == 200) == (meets == "slow")
+
+
+def test_the_defaults_make_three_of_one(counted):
+    print(counted)
+    assert counted["defaults"]["slow"] == (1, 200)
+    assert counted["defaults"]["silent"][0] == 3
+    assert counted["defaults"]["broken"][0] == 3
+    for meets in ("full", "overloaded"):
+        assert counted["defaults"][meets][0] > counted["role"][meets][0]
