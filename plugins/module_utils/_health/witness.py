@@ -241,10 +241,11 @@ class Machine:
         unit = unit_of(found[0])
         if unit is not None:
             return await systemd_unit(unit[0], unit[1], self.now)
-        # in a container or started by hand: who listens is up, and when he started tells one run from the next
+        # in a container or started by hand: when he started tells one run from the next; whether he may still be
+        # loading, nobody but a service manager knows
         owner = seen.everyone.get(found[0])
         age = proc.started_ago_s(owner) if owner is not None else None
-        return Service("active", None if age is None else self.now() - age, True)
+        return Service(since=None if age is None else self.now() - age)
 
     async def look(self, url: str, restart: Restart | None = None) -> Witnesses:
         """All witnesses of one server on this machine."""
