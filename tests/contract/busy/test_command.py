@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,27 @@ def test_one_that_is_kept_does_not_give_back_another_of_its_name(env):
         process.terminate()
         process.wait(timeout=10)
     assert held(env) == ["job"]
+
+
+ODD_FILES = [
+    ("nested too deep", "[" * 4000),
+    ("no UTF-8", b"\xff\xfe"),
+    ("huge", b"\0" * 1_000_000),
+    ("no object", "[]"),
+    ("a number too large", json.dumps({"name": "x", "owner": "o", "host": "h", "created": 10**400, "expires": 1})),
+    (
+        "an owner that moves the cursor",
+        json.dumps({"name": "x", "owner": "\x1b[2J", "host": "h", "created": time.time(), "expires": 9e9}),
+    ),
+]
+
+
+@pytest.mark.parametrize("content", [case[1] for case in ODD_FILES], ids=[case[0] for case in ODD_FILES])
+def test_what_others_put_into_the_folder_stops_nobody(env, content):
+    subprocess.run([*COMMAND, "hold", "mine"], env=env, check=True)
+    folder = Path(env["GB10_BUSY_DIR"])
+    (folder / "odd.json").write_bytes(content.encode() if isinstance(content, str) else content)
+    os.mkfifo(folder / "fifo.json")
+    (folder / "loop.json").symlink_to("loop.json")
+    (folder / "folder.json").mkdir()
+    assert held(env) == ["mine"]
