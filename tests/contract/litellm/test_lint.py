@@ -155,3 +155,10 @@ def test_the_page_shows_the_table():
     for rule in RULES:
         for file in re.findall(r"tests/[\w/]+\.py", rule.evidence):
             assert (COLLECTION / file).exists(), file
+
+
+@pytest.mark.parametrize("role", ["litellm", "usage_gate"])
+def test_the_page_has_every_variable_of_the_roles(role):
+    page = (COLLECTION / "docs/litellm.md").read_text()
+    for name in yaml.safe_load((COLLECTION / f"roles/{role}/defaults/main.yml").read_text()):
+        assert f"`{name}`" in page, name

@@ -11,10 +11,11 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 
 from tests.contract.gate.proxy import MASTER, Proxy
 from tests.contract.gate.servers import free_port
-from tests.contract.litellm.settings import role_settings
+from tests.contract.litellm.play import Play
 
 pytestmark = pytest.mark.slow  # two proxies of their own
 
@@ -85,24 +86,43 @@ def deployments(servers: list[Server], **params: Any) -> list[dict[str, Any]]:
     ]
 
 
+def by_the_role(root: Path, servers: list[Server]) -> dict[str, Any]:
+    """What the role litellm makes of the defaults: their configuration, put right where it is."""
+    file = root / "config.yaml"
+    file.write_text(
+        yaml.safe_dump(
+            {"model_list": deployments(servers, timeout=TIMEOUT_S), "general_settings": {"master_key": MASTER}}
+        )
+    )
+    backends = [{"url": server.url, "slots": 12} for server in servers]
+    outcome = Play(root, "litellm").run(
+        {
+            "install": False,
+            "config": str(file),
+            "models": [{"name": meets, "backends": backends, "longest_answer_s": TIMEOUT_S} for meets in MEETS],
+        }
+    )
+    assert outcome.status == 0, outcome.text
+    return yaml.safe_load(file.read_text())
+
+
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, tuple[int, int]]]:
     """Upstream requests and the client's status for one request of each kind: with LiteLLM's defaults and the role's settings."""
     found: dict[str, dict[str, tuple[int, int]]] = {}
-    general = {"master_key": MASTER}
     # The defaults get a time-out too: theirs is 100 minutes, and the same 3 requests would come 200 minutes apart.
     for name in ("defaults", "role"):
         servers = [Server(), Server()]
+        root = Path(tmp_path_factory.mktemp(name))
         if name == "defaults":
             config: dict[str, Any] = {
                 "model_list": deployments(servers, timeout=TIMEOUT_S),
-                "general_settings": general,
+                "general_settings": {"master_key": MASTER},
             }
         else:
-            config = role_settings(deployments(servers), timeout_s=TIMEOUT_S)
-            config["general_settings"] = {**config["general_settings"], **general}
-        folder = Path(tmp_path_factory.mktemp(name)) / "proxy"
-        proxy = Proxy(folder, config, None, free_port())
+            config = by_the_role(root, servers)
+            assert len(config["model_list"]) == len(MEETS) * len(servers)
+        proxy = Proxy(root / "proxy", config, None, free_port())
         try:
             proxy.wait_ready()
             with httpx.Client(timeout=120, headers={"Authorization": f"Bearer {MASTER}"}) as client:
@@ -130,7 +150,6 @@ def test_one_client_request_is_one_upstream_request(counted, meets):
 
 
 def test_the_defaults_make_three_of_one(counted):
-    print(counted)
     assert counted["defaults"]["slow"] == (1, 200)
     assert counted["defaults"]["silent"][0] == 3
     assert counted["defaults"]["broken"][0] == 3
