@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Retires other restart authorities so that they can be put back as they were: what is done is recorded before it is done.
+
+Units and timers of the system are disabled and stopped, cron entries are commented out, scripts of cron.daily and its
+kin lose their execute bit. What cannot be retired so is left to a person.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from .._core.errors import ConfigError
+from .._health.witness import output_of
+from .audit import Row
+from .store import CannotRecord, write_whole
+
+RECORD = Path("/var/lib/gb10-serving/retired.json")
+MARK = "# gb10.serving retired: "
+_SYSTEM_UNITS = (
+    "/etc/systemd/system/",
+    "/run/systemd/system/",
+    "/usr/local/lib/systemd/system/",
+    "/lib/systemd/system/",
+    "/usr/lib/systemd/system/",
+)
+
+
+@dataclass(frozen=True)
+class Retired:
+    """One that was retired. `before`: what brings it back: "enabled active", a cron line, or a mode."""
+
+    kind: str
+    name: str
+    where: str
+    before: str
+
+
+def way(row: Row) -> str | None:
+    """How a competitor would be retired: unit, line or script; None: only by a person."""
+    if row.kind in ("timer", "service") and row.where.startswith(_SYSTEM_UNITS):
+        return "unit"
+    if row.kind == "cron":
+        return "script" if row.name == row.where else "line"
+    return None
+
+
+def load(record: Path = RECORD) -> list[Retired]:
+    """What was retired and not put back. Raises ConfigError."""
+    try:
+        return [Retired(**one) for one in json.loads(record.read_text(encoding="utf-8"))]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError):
+        raise ConfigError([f"{record}: cannot be read; put back by hand what it names, and delete it"]) from None
+
+
+def _save(record: Path, everything: Iterable[Retired]) -> None:
+    rows = [asdict(one) for one in everything]
+    try:
+        if rows:
+            record.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(record, json.dumps(rows, indent=2) + "\n")
+        else:
+            record.unlink(missing_ok=True)
+    except (CannotRecord, OSError) as error:
+        raise ConfigError([str(error)]) from None
+
+
+async def _systemctl(*words: str) -> str:
+    said = await output_of("systemctl", *words, within_s=60.0)
+    return said[1].strip() if said else ""
+
+
+def _rewrite(path: Path, text: str) -> None:
+    """A new file in the old one's place, with its owner and mode: cron sees a change by the folder's time."""
+    old, part = path.stat(), path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.chown(part, old.st_uid, old.st_gid)
+        part.chmod(old.st_mode & 0o7777)
+        part.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise ConfigError([f"{path}: cannot be changed ({error.strerror})"]) from None
+
+
+def _whole_line(path: Path, begins: str) -> str | None:
+    """The entry's line as the file has it; the audit names its beginning."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.strip().startswith(begins):
+            return line
+    return None
+
+
+async def retire(rows: Iterable[Row], record: Path = RECORD) -> list[Retired]:
+    """Retires what can be. What was done, also when it had been recorded before. Raises ConfigError."""
+    done: list[Retired] = []
+    for row in rows:
+        path, how = Path(row.where), way(row)
+        one: Retired | None = None
+        if how == "unit":
+            before = f"{await _systemctl('is-enabled', row.name)} {await _systemctl('is-active', row.name)}"
+            one = Retired("unit", row.name, row.where, before)
+        elif how == "script":
+            one = Retired("script", row.name, row.where, f"{path.stat().st_mode & 0o7777:o}")
+        elif how == "line":
+            line = _whole_line(path, row.name)
+            one = Retired("line", row.name, row.where, line) if line is not None else None
+        if one is None or any((d.kind, d.name, d.where) == (one.kind, one.name, one.where) for d in done):
+            continue
+        known = [d for d in load(record) if (d.kind, d.name, d.where) != (one.kind, one.name, one.where)]
+        _save(record, [*known, one])
+        if one.kind == "unit":
+            await _systemctl("disable", "--now", one.name)
+        elif one.kind == "script":
+            path.chmod(path.stat().st_mode & ~0o111)
+        else:
+            lines = path.read_text(encoding="utf-8").splitlines()
+            _rewrite(path, "\n".join(MARK + text if text == one.before else text for text in lines) + "\n")
+        done.append(one)
+    return done
+
+
+async def restore(record: Path = RECORD) -> list[Retired]:
+    """Puts back everything that was retired and is still there. What was put back. Raises ConfigError."""
+    everything = load(record)
+    for n, one in enumerate(everything):
+        path = Path(one.where)
+        if one.kind == "unit" and path.exists():
+            enabled, dummy, active = one.before.partition(" ")
+            if enabled.startswith("enabled"):
+                await _systemctl("enable", one.name)
+            if active == "active":
+                await _systemctl("start", one.name)
+        elif one.kind == "script" and path.exists():
+            path.chmod(int(one.before, 8))
+        elif one.kind == "line" and path.exists():
+            lines = path.read_text(encoding="utf-8").splitlines()
+            _rewrite(path, "\n".join(one.before if text == MARK + one.before else text for text in lines) + "\n")
+        _save(record, everything[n + 1 :])
+    return everything
