@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +193,41 @@ def test_a_robbed_environment_is_refused(tmp_path, variables, trace):
     assert refused.status != 0
     assert "of a compromised release that steals credentials" in refused.words
     assert not (tmp_path / "etc").exists()
+
+
+def wheel(folder: Path, name: str, version: str) -> None:
+    """A wheel with nothing in it."""
+    info = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as file:
+        file.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nProvides-Extra: proxy\n"
+        )
+        file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{info}/RECORD", f"{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+
+
+def test_the_release_is_installed_from_wheels_and_upgraded_in_place(tmp_path, variables):
+    shutil.rmtree(tmp_path / "venv")
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    for name, version in (
+        ("litellm", "1.108.3"),
+        ("litellm", "1.108.4"),
+        ("prometheus_client", "0.22.0"),
+        ("httpx", "0.28.1"),
+    ):
+        wheel(wheels, name, version)
+    given = {**variables, "wheels": str(wheels), "python": sys.executable}
+    play = Play(tmp_path, "litellm")
+    would = play.run({**given, "version": "1.108.3"}, check=True)
+    assert would.status == 0 and not (tmp_path / "venv").exists(), would.text
+    for version in ("1.108.3", "1.108.4"):
+        outcome = play.run({**given, "version": version})
+        assert outcome.status == 0, outcome.text
+        assert len(list((tmp_path / "venv").glob(f"lib/python*/site-packages/litellm-{version}.dist-info"))) == 1
+        assert "restart litellm.service" in play.asked()
+    again = play.run(given)
+    assert (again.status, again.changed) == (0, 0), again.text
 
 
 def test_requirements_must_pin_and_hash_the_same_release(tmp_path, variables):
