@@ -11,7 +11,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,13 @@ _UNIT_DIRS = (
     "usr/lib/systemd/system",
     "etc/systemd/user",
     "usr/lib/systemd/user",
+)
+_SYSTEM = (
+    "/etc/systemd/system/",
+    "/run/systemd/system/",
+    "/usr/local/lib/systemd/",
+    "/lib/systemd/",
+    "/usr/lib/systemd/system/",
 )
 _OURS = ("llm-watchdog", "llm-health", "gb10-")
 
@@ -386,6 +393,21 @@ async def competing(servers: Sequence[Server], cache: Path, wall: float, every_s
     return found
 
 
+async def _as_it_stands(row: Row) -> Row:
+    """Its files are there, but is it at work? A timer that is disabled and does not run competes with nobody."""
+    idle = False
+    if row.competes and row.kind in ("timer", "service") and row.where.startswith(_SYSTEM):
+        said = [await output_of("systemctl", question, row.name) for question in ("is-enabled", "is-active")]
+        words = [one[1].strip() if one else "" for one in said]
+        idle = words[0] in ("disabled", "masked") and words[1] in ("inactive", "failed")
+    elif row.competes and row.kind == "cron" and row.name == row.where:
+        try:
+            idle = not Path(row.where).stat().st_mode & 0o111
+        except OSError:
+            idle = False
+    return replace(row, does=f"{row.does}; it is disabled", competes=False) if idle else row
+
+
 async def audit(server: Server, root: Path = Path("/")) -> list[Row]:
     """Everything found for one server, competitors first."""
     names = _Names(server)
@@ -394,6 +416,8 @@ async def audit(server: Server, root: Path = Path("/")) -> list[Row]:
         return [*_systemd(root, names, server), *_cron(root, names), *_others(root, names)]
 
     found = await asyncio.to_thread(files)
+    if root == Path("/"):
+        found = list(await asyncio.gather(*(_as_it_stands(row) for row in found)))
     found += container_rows(server, await _containers(server))
     found += _engine(server)
     return sorted(found, key=lambda row: (not row.competes, row.kind, row.name))

@@ -8,7 +8,7 @@ import json
 
 import pytest
 from ansible_collections.gb10.serving.plugins.module_utils._core.errors import ConfigError
-from ansible_collections.gb10.serving.plugins.module_utils._watchdog import retire
+from ansible_collections.gb10.serving.plugins.module_utils._watchdog import audit, retire
 from ansible_collections.gb10.serving.plugins.module_utils._watchdog.audit import Row
 
 
@@ -58,3 +58,14 @@ def test_a_broken_record_is_never_taken_for_an_empty_one(tmp_path):
     record.write_text("[{")
     with pytest.raises(ConfigError, match="by hand"):
         asyncio.run(retire.restore(record))
+
+
+def test_a_script_that_cannot_run_competes_with_nobody(tmp_path):
+    script = tmp_path / "hourly"
+    script.write_text("systemctl restart vllm")
+    script.chmod(0o755)
+    runs = asyncio.run(audit._as_it_stands(row("cron", str(script), script)))
+    script.chmod(0o644)
+    retired = asyncio.run(audit._as_it_stands(row("cron", str(script), script)))
+    assert (runs.competes, retired.competes) == (True, False)
+    assert "disabled" in retired.does
