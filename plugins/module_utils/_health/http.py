@@ -132,6 +132,8 @@ async def ask(
         return Answer("timeout", status, headers=got, detail=f"it takes connections but did not answer{begun}")
     except httpx.ConnectError as error:
         return _connect_failure(error)
+    except OSError as error:  # httpx 0.23 lets TLS errors through as they are
+        return _connect_failure(error)
     except (httpx.ReadError, httpx.WriteError, httpx.CloseError):
         return Answer("reset", status, headers=got, detail="it closed the connection without an answer")
     except httpx.RemoteProtocolError as error:
