@@ -375,6 +375,7 @@ class Policy(RuleBasedStateMachine):
         self.working = True
         self.service = UP
         self.silent_since = 0.0
+        self.owed = False  # a probe of ours that nobody answered: work, also while the gauges say none
 
     def look(self, gap=20.0, **more):
         self.t += gap
@@ -419,18 +420,21 @@ class Policy(RuleBasedStateMachine):
         self.look(probe=probe)
         if probe == "ok":
             self.silent_since = self.t
+        self.owed = probe == "timeout" or (self.owed and probe != "ok")
 
     @rule()
     def moves(self):
         self.steps += 1
         self.look()
         self.silent_since = self.t
+        self.owed = False
 
     @rule()
     def falls_idle(self):
         self.working = False
         self.look()
-        self.silent_since = self.t
+        if not self.owed:
+            self.silent_since = self.t
 
     @rule()
     def gets_work(self):
@@ -443,6 +447,7 @@ class Policy(RuleBasedStateMachine):
         self.service = Service("active", self.t, True)
         self.look()
         self.silent_since = self.t
+        self.owed = False
 
     @rule(
         metrics=st.sampled_from(["refused", "timeout", "http 401", "unreadable", "connect timeout"]),
