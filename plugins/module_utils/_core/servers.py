@@ -268,6 +268,9 @@ def _server(value: Any, path: str, faults: _Faults) -> Server | None:
     for n, rank in enumerate(ranks):
         if rank is not None and rank.restart is None and n > 0:
             faults.add(f"{path}.ranks[{n}].restart", "is needed: a pair is only ever restarted whole")
+    restart = _restart(value.get("restart"), f"{path}.restart", faults)
+    if restart is None and len(ranks) > 1 and ranks[0] is not None:
+        restart = ranks[0].restart  # the first rank is the head, and the head is what `url` is served by
     group, key_file = value.get("group"), value.get("api_key_file")
     if group is not None:
         group = _text(group, f"{path}.group", faults, _NAME, "a group's name")
@@ -284,7 +287,7 @@ def _server(value: Any, path: str, faults: _Faults) -> Server | None:
         engine=_choice(engine, ENGINES, f"{path}.engine", faults),
         role=_choice(value.get("role", "auto"), ROLES, f"{path}.role", faults),
         lifecycle=_choice(value.get("lifecycle", "always"), LIFECYCLES, f"{path}.lifecycle", faults),
-        restart=_restart(value.get("restart"), f"{path}.restart", faults),
+        restart=restart,
         mode=_choice(value.get("mode", "act"), MODES, f"{path}.mode", faults),
         group=group,
         api_key_file=key_file,

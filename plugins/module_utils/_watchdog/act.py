@@ -10,9 +10,10 @@ import asyncio
 import json
 import os
 import pwd
+import shlex
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +26,8 @@ from .._health.observation import Service
 from .._health.witness import output_of, systemd_unit, unit_of
 
 COMMAND_WITHIN_S = 20.0
+SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "-o", "ServerAliveInterval=5")
+SSH_FAILED = 255
 
 
 class Refused(Exception):
@@ -60,27 +63,45 @@ class Manager(Protocol):
         """Asks for a start, once: `receipt` is a file that this start alone makes. Called again it starts nothing twice."""
 
 
-async def _run(*argv: str, within_s: float = COMMAND_WITHIN_S, ok: tuple[int, ...] = (0,)) -> str:
-    said = await output_of(*argv, within_s=within_s)
+def over(host: str | None, argv: Sequence[str]) -> tuple[str, ...]:
+    """The command as it is run on `host`: by ssh that never asks anything, or as it is where host is None."""
+    if host is None:
+        return tuple(argv)
+    return ("ssh", *SSH_OPTIONS, "--", host, shlex.join(argv))
+
+
+async def _run(
+    *argv: str, host: str | None = None, within_s: float = COMMAND_WITHIN_S, ok: tuple[int, ...] = (0,)
+) -> str:
+    said = await output_of(*over(host, argv), within_s=within_s)
+    where = "" if host is None else f"{host}: "
     if said is None:
-        raise Failed(f"{argv[0]}: is missing, or did not end within {within_s:g} s")
+        raise Failed(f"{where}{argv[0]}: is missing, or did not end within {within_s:g} s")
+    if host is not None and said[0] == SSH_FAILED:
+        raise Failed(
+            f"{host}: cannot be reached; `ssh -o BatchMode=yes {host} true` has to work for the watchdog's user"
+        )
     if said[0] not in ok:
-        raise Failed(f"{' '.join(argv)}: ended with status {said[0]}")
+        raise Failed(f"{where}{' '.join(argv)}: ended with status {said[0]}")
     return said[1]
 
 
 @dataclass(frozen=True)
 class Systemd:
-    """A system unit, or a user's."""
+    """A system unit, or a user's. `host`: of another machine, where it serves no port that could be looked for."""
 
     unit: str
     user: str | None = None
+    host: str | None = None
 
     def _scope(self) -> list[str]:
         return ["--user", f"--machine={self.user}@.host"] if self.user else []
 
+    async def _systemctl(self, *words: str, ok: tuple[int, ...] = (0,)) -> str:
+        return await _run("systemctl", *self._scope(), *words, host=self.host, ok=ok)
+
     async def _show(self, *names: str) -> dict[str, str]:
-        text = await _run("systemctl", *self._scope(), "show", self.unit, f"--property={','.join(names)}")
+        text = await self._systemctl("show", self.unit, f"--property={','.join(names)}")
         return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
     async def status(self, now: Callable[[], float]) -> Service:
@@ -92,9 +113,14 @@ class Systemd:
 
     async def preflight(self, url: str) -> None:
         shown = await self._show("LoadState", "ControlGroup", "ActiveState")
+        on = f" on {self.host}" if self.host else ""
+        if shown.get("LoadState") == "masked":
+            raise Refused(f"{self.unit}: is masked{on}, so it could not be started again; `systemctl unmask` it")
         if shown.get("LoadState") != "loaded":
-            raise Refused(f"{self.unit}: there is no such unit; name the one that runs the server in restart.systemd")
-        if shown.get("ActiveState") != "active":
+            raise Refused(
+                f"{self.unit}: there is no such unit{on}; name the one that runs the server in restart.systemd"
+            )
+        if self.host is not None or shown.get("ActiveState") != "active":
             return
         found = await asyncio.to_thread(lambda: proc.Snapshot().listener(urls.host_and_port(url)[1]))
         if found is None:
@@ -110,10 +136,10 @@ class Systemd:
             )
 
     async def stop(self) -> None:
-        await _run("systemctl", *self._scope(), "stop", "--no-block", self.unit)
+        await self._systemctl("stop", "--no-block", self.unit)
 
     async def kill(self) -> None:
-        await _run("systemctl", *self._scope(), "kill", "--kill-whom=all", "--signal=SIGKILL", self.unit, ok=(0, 1))
+        await self._systemctl("kill", "--kill-whom=all", "--signal=SIGKILL", self.unit, ok=(0, 1))
 
     async def is_down(self) -> bool:
         shown = await self._show("ActiveState", "ControlGroup")
@@ -121,24 +147,29 @@ class Systemd:
             return False
         group = shown.get("ControlGroup")
         # orphaned EngineCore processes hold 100 GB: down is only what has no process left
+        if group and self.host is not None:
+            left = ("find", f"/sys/fs/cgroup{group}", "-name", "cgroup.procs", "-exec", "cat", "{}", "+")
+            return not (await _run(*left, host=self.host, ok=(0, 1))).split()
         return not group or not await asyncio.to_thread(lambda: proc.Snapshot().in_cgroup(group))
 
     async def start(self, receipt: Path) -> None:
-        await _run("systemctl", *self._scope(), "reset-failed", self.unit, ok=(0, 1))
-        await _run("systemctl", *self._scope(), "start", "--no-block", self.unit)
+        await self._systemctl("reset-failed", self.unit, ok=(0, 1))
+        await self._systemctl("start", "--no-block", self.unit)
 
 
 @dataclass(frozen=True)
 class Container:
-    """A docker or podman container. `prefix`: the client's command, with its socket or user."""
+    """A docker or podman container. `prefix`: the client's command, with its socket or user. `host`: another machine."""
 
     prefix: tuple[str, ...]
     name: str
+    host: str | None = None
 
     async def _inspect(self) -> dict[str, Any] | None:
-        said = await output_of(*self.prefix, "inspect", self.name, within_s=COMMAND_WITHIN_S)
-        if said is None:
-            raise Failed(f"{self.prefix[0]}: is missing, or its engine does not answer")
+        said = await output_of(*over(self.host, (*self.prefix, "inspect", self.name)), within_s=COMMAND_WITHIN_S)
+        if said is None or (self.host is not None and said[0] == SSH_FAILED):
+            where = f"{self.host}: " if self.host else ""
+            raise Failed(f"{where}{self.prefix[0]}: is missing, or its engine does not answer")
         if said[0] != 0:
             return None
         try:
@@ -163,18 +194,9 @@ class Container:
         return Service("inactive", since, await self._intent())
 
     async def _intent(self) -> bool | None:
+        events = ("events", "--since", "24h", "--until", "0s", "--filter", f"container={self.name}")
         said = await output_of(
-            *self.prefix,
-            "events",
-            "--since",
-            "24h",
-            "--until",
-            "0s",
-            "--filter",
-            f"container={self.name}",
-            "--format",
-            "{{.Status}}",
-            within_s=COMMAND_WITHIN_S,
+            *over(self.host, (*self.prefix, *events, "--format", "{{.Status}}")), within_s=COMMAND_WITHIN_S
         )
         if said is None or said[0] != 0:
             return None
@@ -199,7 +221,7 @@ class Container:
                 "Give stop and start as restart.command"
             )
         pid = int((found.get("State") or {}).get("Pid") or 0)
-        if pid == 0:
+        if pid == 0 or self.host is not None:
             return
         owner = await asyncio.to_thread(lambda: proc.Snapshot().listener(urls.host_and_port(url)[1]))
         if owner is None:
@@ -215,11 +237,7 @@ class Container:
     async def stop(self) -> None:
         # `stop` waits for up to a minute; it is left to itself, and `is_down` looks
         await asyncio.create_subprocess_exec(
-            *self.prefix,
-            "stop",
-            "--time",
-            "60",
-            self.name,
+            *over(self.host, (*self.prefix, "stop", "--time", "60", self.name)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
@@ -227,14 +245,14 @@ class Container:
         )
 
     async def kill(self) -> None:
-        await _run(*self.prefix, "kill", self.name, ok=(0, 1))
+        await _run(*self.prefix, "kill", self.name, host=self.host, ok=(0, 1))
 
     async def is_down(self) -> bool:
         found = await self._inspect()
         return found is None or (found.get("State") or {}).get("Status") in ("exited", "dead", "created")
 
     async def start(self, receipt: Path) -> None:
-        await _run(*self.prefix, "start", self.name)
+        await _run(*self.prefix, "start", self.name, host=self.host)
 
 
 def _since_iso(text: str, now: Callable[[], float]) -> float | None:
@@ -305,7 +323,7 @@ class Commands:
             await _run(*once, *self._argv(self.start_argv), within_s=30.0)
 
 
-async def _compose_containers(restart: Restart, prefix: tuple[str, ...]) -> list[str]:
+async def _compose_containers(restart: Restart, prefix: tuple[str, ...], host: str | None) -> list[str]:
     text = await _run(
         *prefix,
         "ps",
@@ -315,29 +333,56 @@ async def _compose_containers(restart: Restart, prefix: tuple[str, ...]) -> list
         f"label=com.docker.compose.project={restart.project}",
         "--filter",
         f"label=com.docker.compose.service={restart.service}",
+        host=host,
     )
     return text.split()
 
 
-async def manager_for(restart: Restart, url: str) -> Manager:
-    """The hands for one restart target. Raises Refused or Failed."""
+class ManagerOf(Protocol):
+    """What makes the hands for a restart target."""
+
+    async def __call__(self, restart: Restart, url: str, host: str | None = None, /) -> Manager:
+        """Raises Refused or Failed."""
+
+
+async def manager_for(restart: Restart, url: str, host: str | None = None) -> Manager:
+    """The hands for one restart target, here or on `host`. Raises Refused or Failed."""
     if restart.kind == "systemd":
-        return Systemd(restart.target, restart.user)
+        return Systemd(restart.target, restart.user, host)
     if restart.kind == "command":
+        if host is not None:
+            raise Refused(
+                f"{host}: a rank's restart.command shows nobody whether it is down; name its systemd unit or container, "
+                "or give the head commands that stop and start the whole, and no ranks"
+            )
         return Commands(restart.stop, restart.start, restart.run_as, url)
-    if restart.kind == "podman":
-        prefix = ("/usr/sbin/runuser", "-u", restart.user, "--", "podman") if restart.user else ("podman",)
-        return Container(prefix, restart.target)
-    docker = ("docker", "--host", restart.socket) if restart.socket else ("docker",)
-    if restart.kind == "docker":
-        return Container(docker, restart.target)
-    found = await _compose_containers(restart, docker)
+    client = client_of(restart)
+    if restart.kind in ("docker", "podman"):
+        return Container(client, restart.target, host)
+    found = await _compose_containers(restart, client, host)
     if len(found) != 1:
         raise Refused(
             f"compose {restart.project}/{restart.service}: has {len(found)} containers, exactly one is needed; "
             "start it once with docker compose up"
         )
-    return Container(docker, found[0])
+    return Container(client, found[0], host)
+
+
+def client_of(restart: Restart) -> tuple[str, ...]:
+    """The command of a container's client, with its socket or user."""
+    if restart.kind == "podman":
+        return ("/usr/sbin/runuser", "-u", restart.user, "--", "podman") if restart.user else ("podman",)
+    return ("docker", "--host", restart.socket) if restart.socket else ("docker",)
+
+
+async def read_on(host: str, path: str) -> str:
+    """A file of another host. Raises Failed."""
+    return await _run("cat", path, host=host)
+
+
+async def drop_caches_on(host: str) -> None:
+    """`drop_caches` on another host. Raises Failed."""
+    await _run("sh", "-c", "sync; echo 1 > /proc/sys/vm/drop_caches", host=host, within_s=30.0)
 
 
 def drop_caches() -> None:

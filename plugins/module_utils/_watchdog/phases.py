@@ -21,6 +21,7 @@ from .._health.progress import advance
 from .._health.verdict import State
 from . import act, evidence
 from .decide import step
+from .ranks import Together
 from .store import Transaction, in_phase
 from .watched import Report, Watched
 
@@ -66,6 +67,9 @@ class Phases:
                 goes_on = await handlers[transaction.phase](transaction, manager, observation, target)
             except act.Failed as failure:
                 self.on.record("failed", phase=transaction.phase, reason=str(failure))
+                if self.on.now() - transaction.phase_t > self.on.settings.memory_wait_s:
+                    self._give_up(transaction, str(failure))
+                    break
                 return self.on.report("starting", "none", f"{transaction.phase}: {failure}; goes on next time")
             if not goes_on:
                 break
@@ -87,6 +91,13 @@ class Phases:
             acts = (*acts[:-1], replace(acts[-1], counts=False))
         self.on.record("aborted", reason=reason, id=transaction.id)
         self.on.save(transaction=None, memory=replace(self.on.state.memory, acts=acts))
+
+    def _give_up(self, transaction: Transaction, reason: str) -> None:
+        """A manager that fails for this long does not come back by itself. What is not stopped yet stays up."""
+        if transaction.phase in ("evidence", "recheck"):
+            self._abort(transaction, reason, counts=False)
+        else:
+            self._latch(transaction, f"it is half way, and its manager fails: {reason}")
 
     async def _evidence(
         self, transaction: Transaction, manager: act.Manager, observation: Observation, target: Target
@@ -129,6 +140,10 @@ class Phases:
         now = await manager.identity()
         if transaction.accused_start is None or now is None or now == transaction.accused_start:
             return False
+        if isinstance(manager, Together):
+            # that head waits for workers: never half
+            self._phase("start")
+            return True
         self._abort(
             transaction, "it was started again by others while it stopped: a new process runs there", counts=True
         )
@@ -139,7 +154,8 @@ class Phases:
     ) -> bool:
         # done again after a crash: by then it may be down already, or another process may run there
         if not await manager.is_down():
-            if await self._another(transaction, manager):
+            # of several nodes some may be stopped already; then the whole has to follow, whoever runs there
+            if not isinstance(manager, Together) and await self._another(transaction, manager):
                 return True
             await manager.stop()
         self._phase("stopping")
@@ -166,6 +182,8 @@ class Phases:
             await asyncio.sleep(0.5)
         if self.on.server.drop_caches:
             await asyncio.to_thread(act.drop_caches)
+            if isinstance(manager, Together):
+                await manager.drop_caches()
         self._phase("memory")
         return True
 
@@ -173,14 +191,13 @@ class Phases:
         self, transaction: Transaction, manager: act.Manager, observation: Observation, target: Target
     ) -> bool:
         """Judged only now that the server is down: is there memory enough to start it?"""
-        need = self.on.settings.memory_needed_gib
-        available, free = self.on.context.memory_of()
-        there = available if not self.on.server.drop_caches else min(available or 0.0, free or 0.0)
-        if need is None or available is None or (there or 0.0) >= need:
+        lack = self._memory_lack()
+        if lack is None and isinstance(manager, Together):
+            lack = await manager.memory_lack(self.on.server.drop_caches)
+        if lack is None:
             self._phase("start")
             return True
         waited = self.on.now() - transaction.phase_t
-        lack = f"{need:g} GiB are needed and {there or 0.0:.1f} are there"
         if waited >= self.on.settings.memory_wait_s:
             holder = await asyncio.to_thread(_largest_process)
             self._latch(transaction, f"memory did not come back: {lack}; the largest process is {holder}")
@@ -190,11 +207,19 @@ class Phases:
             await self.on.tell(f"waits for memory to start again: {lack}", State.STARTING)
         return False
 
+    def _memory_lack(self) -> str | None:
+        need = self.on.settings.memory_needed_gib
+        available, free = self.on.context.memory_of()
+        there = available if not self.on.server.drop_caches else min(available or 0.0, free or 0.0)
+        if need is None or available is None or (there or 0.0) >= need:
+            return None
+        return f"{need:g} GiB are needed and {there or 0.0:.1f} are there"
+
     async def _start(
         self, transaction: Transaction, manager: act.Manager, observation: Observation, target: Target
     ) -> bool:
         # done again after a crash, or after a reboot that started it: whoever runs there by now is the one that was wanted
-        if await manager.is_down():
+        if isinstance(manager, Together) or await manager.is_down():
             await manager.start(self._receipt(transaction))
         self._phase("starting")
         return True

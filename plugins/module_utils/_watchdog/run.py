@@ -21,6 +21,7 @@ from .decide import Action, Step, Surroundings, step
 from .memory import Act, Memory
 from .patience import proof_seconds
 from .phases import Phases
+from .ranks import workers_of
 from .store import CannotRecord, Store, Transaction
 from .watched import Context, Report, Watched
 
@@ -54,7 +55,7 @@ async def _one(context: Context, server: Server) -> Report:
         with context.store.lock(server.name) as got:
             if not got:
                 return Report(server.name, "unknown", "none", "somebody else holds its lock; left alone")
-            return await asyncio.wait_for(_Run(Watched(context, server)).run(), RUN_WITHIN_S)
+            return await asyncio.wait_for(_whole(context, server), RUN_WITHIN_S)
     except TimeoutError:
         return Report(
             server.name, "unknown", "none", f"looking at it took over {RUN_WITHIN_S:.0f} s; goes on next time"
@@ -66,6 +67,16 @@ async def _one(context: Context, server: Server) -> Report:
     except Exception as error:  # one server's fault must not stop the others' watch
         said = f"looking at it failed ({type(error).__name__}: {error}); nothing was done; please report this"
         return Report(server.name, "unknown", "none", said, alert=said)
+
+
+async def _whole(context: Context, server: Server) -> Report:
+    workers = await asyncio.to_thread(workers_of, server)
+    if workers is None:
+        head = server.ranks[0].host
+        return Report(server.name, "unknown", "none", f"this host runs a worker of it; its head {head} watches it")
+    watched = Watched(context, server)
+    watched.workers = workers
+    return await _Run(watched).run()
 
 
 class _Run:
@@ -165,7 +176,8 @@ class _Run:
             id=f"{self.on.server.name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}",
             action=decision.action.value,
             reason=decision.reason,
-            phase="evidence" if decision.action is Action.RESTART else "start",
+            # of several nodes the others may still stand: those are stopped first, also for a start
+            phase="start" if decision.action is Action.START and not self.on.workers else "evidence",
             begun_t=now,
             phase_t=now,
             accused_start=accused,
@@ -189,6 +201,12 @@ def ask_restart(server: Server, store: Store, by: str, *, counts: bool, drain: b
     state = store.load(server.name)
     if server.restart is None:
         raise ConfigError([f"{server.name}: has no `restart`, so there is nothing to restart it by"])
+    if workers_of(server) is None:
+        raise ConfigError(
+            [
+                f"{server.name}: this host runs a worker of it; a restart is asked for on its head, {server.ranks[0].host}"
+            ]
+        )
     if state.transaction is not None:
         raise ConfigError([f"{server.name}: a {state.transaction.action} is under way ({state.transaction.phase})"])
     anchor = clock.advance(state.anchor, now)

@@ -6,14 +6,14 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from .._busy import store as busy_store
 from .._core import urls
 from .._core.keys import read_key
-from .._core.servers import Restart, Server
+from .._core.servers import RankSpec, Server
 from .._core.settings import Settings
 from .._health import proc
 from .._health.engines import engine_named
@@ -22,7 +22,7 @@ from .._health.observe import Target, Witnesses, ask_models, identify, observe, 
 from .._health.probe import probe
 from .._health.verdict import State
 from .._health.witness import Machine
-from . import act, clock, trace
+from . import act, clock, ranks, trace
 from .decide import Step, Surroundings
 from .memory import Memory
 from .store import Store
@@ -57,7 +57,7 @@ class Context:
     servers: Mapping[str, Server]
     notify: Sequence[str] = ()
     now_of: Callable[[], clock.Now] = clock.read
-    manager_of: Callable[[Restart, str], Awaitable[act.Manager]] = act.manager_for
+    manager_of: act.ManagerOf = act.manager_for
     memory_of: Callable[[], tuple[float | None, float | None]] = proc.memory_gib
 
 
@@ -70,8 +70,8 @@ def settings_of(settings: Settings, server: Server) -> Settings:
         if server.ranks
         else (server.start_ceiling_s if server.start_ceiling_s != Server.start_ceiling_s else settings.start_ceiling_s),
         lifecycle=server.lifecycle,
-        # without a restart target it is only watched; so is one of several nodes, which must be restarted whole or not
-        mode="observe" if server.mode == "observe" or server.restart is None or server.ranks else settings.mode,
+        # without a restart target it is only watched
+        mode="observe" if server.mode == "observe" or server.restart is None else settings.mode,
         memory_needed_gib=server.memory_needed_gib
         if server.memory_needed_gib is not None
         else settings.memory_needed_gib,
@@ -83,6 +83,7 @@ class Watched:
 
     def __init__(self, context: Context, server: Server) -> None:
         self.context, self.server, self.store = context, server, context.store
+        self.workers: tuple[RankSpec, ...] = ()
         self.settings = settings_of(context.settings, server)
         self.state = self.store.load(server.name)
         self.anchor = clock.advance(self.state.anchor, context.now_of())
@@ -101,10 +102,18 @@ class Watched:
     def record(self, event: str, **more: Any) -> None:
         self.store.record(event, self.server.name, t=self.now(), anchor=self.anchor, **more)
 
-    async def manager(self) -> act.Manager | None:
+    async def head(self) -> act.Manager | None:
+        """What manages the process that answers requests."""
         if self.server.restart is None:
             return None
         return await self.context.manager_of(self.server.restart, self.server.url)
+
+    async def manager(self) -> act.Manager | None:
+        """What stops and starts the whole server."""
+        head = await self.head()
+        if head is None or not self.workers:
+            return head
+        return await ranks.together(self.server, head, self.workers, self.context.manager_of)
 
     # looking
 
@@ -120,9 +129,12 @@ class Watched:
 
     async def witnesses(self) -> Witnesses:
         machine, restart = self.context.machine, self.server.restart
-        seen = await machine.look(self.server.url, restart)
+        seen, others = await asyncio.gather(machine.look(self.server.url, restart), ranks.look(self.workers, self.now))
         service = seen.service
-        manager = await self.quietly()
+        try:
+            manager = await self.head()
+        except (act.Refused, act.Failed):
+            manager = None
         if manager is not None:
             service = await manager.status(self.now)
         elif service.since is not None:
@@ -134,7 +146,7 @@ class Watched:
             Lease(owner=f"{one.name} ({one.owner})", alive=True, expires=self.now() + one.expires - time.time())
             for one in busy_store.held()
         )
-        return replace(seen, service=service, busy_leases=leases)
+        return replace(seen, service=service, busy_leases=leases, ranks=others)
 
     async def quietly(self) -> act.Manager | None:
         try:
