@@ -92,6 +92,7 @@ class Proxy:
                 [
                     *(prefix or []), str(python.parent / "litellm"), "--config", "config.yaml", "--host", host, "--port",
                     str(port), "--num_workers", str(workers), "--telemetry", "False",
+                    "--timeout_worker_healthcheck", "60",
                 ],
                 cwd=folder, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
