@@ -327,6 +327,7 @@ class _Server:
             "decision": decision.reason,
             "steps_per_second": steps,
             "tokens_per_second": tokens,
+            "power_w": observation.host.gpu_power_w,
         }
 
     async def _act_on(self, done: Step, observation: Observation, target: Target) -> Report:
