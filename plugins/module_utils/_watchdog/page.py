@@ -40,6 +40,7 @@ COLOURS: dict[str | None, str] = {
 # These are marked on the plots; the rest is in the list below them.
 MARKED = {
     "decided": "#c62828",
+    "would": "#f06292",
     "refused": "#ef6c00",
     "latched": "#7b1fa2",
     "cleared": "#1565c0",

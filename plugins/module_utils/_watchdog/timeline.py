@@ -245,6 +245,9 @@ def events(records: Iterable[Mapping[str, Any]], since: float, until: float) -> 
             continue
         what = f"{kind} {_text(row.get('action') or row.get('phase'))}".strip()
         text = _text(row.get("reason")) or _text(row.get("outcome"))
+        if kind == "alert" and text.startswith("would "):
+            kind = what = "would"  # mode observe: a decision that was not carried out
+            text = text.removeprefix("would ")
         by = _text(row.get("by"))
         made.append(Event(at, kind, what, f"{text} (by {by})" if by else text))
     return tuple(made)

@@ -127,6 +127,21 @@ def test_a_restart_is_told_with_how_it_ended_and_where_its_evidence_is():
     assert [one.id for one in timeline.restarts(rows, BEGUN + 95, BEGUN + 3600)] == ["b", "c"]
 
 
+def test_what_would_have_been_done_is_a_decision_too():
+    rows = [
+        row(10, "alert", reason="would restart: it is hung"),
+        row(20, "alert", reason="memory is short"),
+        row(30, "phase", phase="stop"),
+        row(40, "maintenance", reason="new driver", by="ann"),
+    ]
+    found = [(one.kind, one.what, one.text) for one in timeline.events(rows, BEGUN, BEGUN + 3600)]
+    assert found == [
+        ("would", "would", "restart: it is hung"),
+        ("alert", "alert", "memory is short"),
+        ("maintenance", "maintenance", "new driver (by ann)"),
+    ]
+
+
 def test_an_evidence_folder_is_a_name_and_never_a_way_out():
     rows = [
         row(1, "decided", transaction={"id": "a"}),
