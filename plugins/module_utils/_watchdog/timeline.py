@@ -247,6 +247,8 @@ def events(records: Iterable[Mapping[str, Any]], since: float, until: float) -> 
             continue
         what = f"{kind} {_text(row.get('action') or row.get('phase'))}".strip()
         text = _text(row.get("reason")) or _text(row.get("outcome"))
+        if kind == "alert" and text.startswith(("restart: ", "start: ")):
+            continue  # the decision itself stands beside it
         if kind == "alert" and text.startswith("would "):
             kind = what = "would"  # mode observe: a decision that was not carried out
             text = text.removeprefix("would ")

@@ -130,6 +130,7 @@ def test_a_restart_is_told_with_how_it_ended_and_where_its_evidence_is():
 def test_what_would_have_been_done_is_a_decision_too():
     rows = [
         row(10, "alert", reason="would restart: it is hung"),
+        row(15, "alert", reason="restart: it is hung"),
         row(20, "alert", reason="memory is short"),
         row(30, "phase", phase="stop"),
         row(40, "maintenance", reason="new driver", by="ann"),
