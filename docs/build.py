@@ -21,20 +21,34 @@ source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 html_theme = "alabaster"
 exclude_patterns = []
 myst_heading_anchors = 3
-suppress_warnings = ["myst.xref_missing", "myst.header", "toc.not_included", "ref.ref", "image.not_readable"]
+suppress_warnings = ["myst.xref_missing", "myst.header", "toc.not_included", "ref.ref"]
 """
 INDEX = """# gb10.serving
+
+| you want to | |
+|---|---|
+| add a server | one more entry in `llm_servers`, then the site playbook: [getting started](getting-started.md) |
+| know why the last restart happened | `llm-watchdog history NAME`, or [the report](monitoring.md) |
+| stop all restarts tonight | `systemctl stop llm-watchdog.timer` on each host: [restarts](restarts.md) |
+| undo everything | the site playbook with `-e site_state=absent`: [getting started](getting-started.md) |
 
 ```{toctree}
 :maxdepth: 2
 
 getting-started
+two-nodes
+units-and-containers
+kubernetes
+from-a-chat-probe
 verdicts
 restarts
 settings
 heartbeat
-usage-gate
+monitoring
 runbooks
+drills
+litellm
+usage-gate
 security
 limits
 benchmarks
@@ -54,6 +68,8 @@ def main() -> int:
             target = source / page.relative_to(ROOT / "docs")
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(page.read_text(encoding="utf-8"), encoding="utf-8")
+    for picture in (ROOT / "docs").glob("*.png"):
+        shutil.copy(picture, source / picture.name)
     (source / "conf.py").write_text(CONF, encoding="utf-8")
     (source / "index.md").write_text(INDEX, encoding="utf-8")
     tools = Path(sys.executable).parent
@@ -78,6 +94,11 @@ def main() -> int:
             print(done.stdout + done.stderr, file=sys.stderr)
             return 1
     wanted = [BUILD / "html/verdicts.html", BUILD / "html/collections/gb10/serving/llm_health_module.html"]
+    pages = {page.stem for page in (ROOT / "docs").glob("*.md")}
+    left_out = sorted(pages - set(INDEX.split()))
+    if left_out:
+        print(f"docs: {', '.join(left_out)} is not in the index", file=sys.stderr)
+        return 1
     missing = [str(page.relative_to(ROOT)) for page in wanted if not page.exists()]
     if missing:
         print(f"docs: {', '.join(missing)} was not made", file=sys.stderr)

@@ -110,3 +110,55 @@ def test_every_rule_of_the_judgement_is_in_the_table():
     page = (ROOT / "docs/verdicts.md").read_text()
     assert len(rules) > 15
     assert {rule for rule in rules if rule not in page} == set()
+
+
+QUESTIONS = {
+    "add a server": "ansible-playbook gb10.serving.site -i inventory.yml",
+    "why the last restart happened": "llm-watchdog history",
+    "stop all restarts tonight": "systemctl stop llm-watchdog.timer",
+    "undo everything": "-e site_state=absent",
+}
+
+
+def answers(text, question):
+    """What stands beside a question in a table."""
+    return [
+        line for line in text.splitlines() if line.startswith("|") and question in line.replace("*", "").split("|")[1]
+    ]
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_newcomer_finds_each_answer_from_the_first_page(question):
+    """In README and in the first page of the documentation, in the same words, in the same row as the command."""
+    assert QUESTIONS[question] in " ".join(answers((ROOT / "README.md").read_text(), question))
+    index = (ROOT / "docs/build.py").read_text()
+    found = " ".join(answers(index, question)) or " ".join(answers(index, question.replace("why", "know why")))
+    assert re.search(r"\]\(([\w-]+\.md)\)", found), f"the index has no link for: {question}"
+    page = (ROOT / "docs" / re.search(r"\]\(([\w-]+\.md)\)", found)[1]).read_text()
+    command = QUESTIONS[question].split(" -i ")[0]
+    assert command in page or command in found
+
+
+def test_every_page_is_linked_from_readme_and_in_the_index():
+    readme, index = (ROOT / "README.md").read_text(), (ROOT / "docs/build.py").read_text()
+    for page in (ROOT / "docs").glob("*.md"):
+        assert f"](docs/{page.name})" in readme, page.name
+        assert f"\n{page.stem}\n" in index, page.name
+
+
+def test_the_metrics_on_the_page_are_the_metrics_there_are():
+    page = (ROOT / "docs/monitoring.md").read_text()
+    source = (ROOT / "plugins/module_utils/_watchdog/metrics.py").read_text()
+    names = set(re.findall(r'"(llm_[a-z_]+)"', source))
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `llm_")]
+    shown = set()
+    for row in rows:
+        whole = ""
+        for name in re.findall(r"`([a-z_]+)", row):
+            whole = name if name.startswith("llm_") else re.sub(r"_[a-z]+$", "", whole) + name
+            shown.add(whole.removesuffix("_total"))
+            if name.startswith("_"):
+                prefix = next(one for one in ("llm_server_requests", "llm_watchdog") if whole.startswith(one))
+                shown.discard(whole)
+                shown.add(prefix + name)
+    assert shown == names

@@ -30,10 +30,15 @@ _SECRET = re.compile(
 )
 
 
+def without_secrets(text: str) -> str:
+    """The text with everything replaced that looks like a key, a password or an address's credentials."""
+    return _SECRET.sub("[removed]", text)
+
+
 def scrubbed(text: str) -> str:
     """The text without request lines, and with secrets replaced."""
     lines = [line for line in text.splitlines() if not _REQUEST_LINE.search(line)]
-    return "\n".join(_SECRET.sub("[removed]", line) for line in lines) + ("\n" if lines else "")
+    return "\n".join(without_secrets(line) for line in lines) + ("\n" if lines else "")
 
 
 async def _said(*argv: str) -> str | None:
@@ -41,9 +46,20 @@ async def _said(*argv: str) -> str | None:
     return None if said is None else said[1]
 
 
-_UNIT_PROPERTIES = (
-    "Id,LoadState,ActiveState,SubState,Result,MainPID,ExecMainStartTimestamp,ExecMainStatus,NRestarts,MemoryCurrent,"
-    "TasksCurrent,Restart,StateChangeTimestamp"
+UNIT_PROPERTIES = (
+    "Id",
+    "LoadState",
+    "ActiveState",
+    "SubState",
+    "Result",
+    "MainPID",
+    "ExecMainStartTimestamp",
+    "ExecMainStatus",
+    "NRestarts",
+    "MemoryCurrent",
+    "TasksCurrent",
+    "Restart",
+    "StateChangeTimestamp",
 )
 
 
@@ -95,7 +111,7 @@ async def collect(server: Server, store_folder: Path, stamp: str) -> str | None:
         ),
     }
     if unit is not None:
-        questions["unit.txt"] = ("systemctl", *scope, "show", unit, f"--property={_UNIT_PROPERTIES}")
+        questions["unit.txt"] = ("systemctl", *scope, "show", unit, f"--property={','.join(UNIT_PROPERTIES)}")
         field = "_SYSTEMD_USER_UNIT" if scope else "_SYSTEMD_UNIT"
         questions["log.txt"] = ("journalctl", f"{field}={unit}", "--no-pager", "--quiet", f"--lines={LOG_LINES}")
     if restart is not None and restart.kind in ("docker", "podman"):

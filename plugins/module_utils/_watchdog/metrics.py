@@ -13,7 +13,8 @@ from . import explain
 from .store import ServerState
 
 try:
-    from prometheus_client import CollectorRegistry, Counter, Gauge, write_to_textfile
+    from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
+    from prometheus_client.core import CounterMetricFamily
 except ImportError:  # the module or command that needs it says so
     pass
 
@@ -79,11 +80,14 @@ def registry(
     others = gauge(
         "llm_watchdog_competing_restarters", "Other authorities that could restart the server, by the last audit"
     )
-    done = Counter(
+    kv = gauge(
+        "llm_server_kv_cache_usage_ratio", "The part of the KV cache in use at the last look, of the fullest engine"
+    )
+    power = gauge("llm_server_gpu_power_watts", "The GPU's power at the last look, where it can be read")
+    done = CounterMetricFamily(
         "llm_watchdog_restarts",
         "Restarts and starts that ended, by why and how",
-        ("server", "reason", "outcome"),
-        registry=made,
+        labels=("server", "reason", "outcome"),
     )
     Gauge("llm_busy_leases", "Busy leases that hold now", registry=made).set(leases)
     Gauge("llm_watchdog_last_run_timestamp_seconds", "When the watchdog last ran", registry=made).set(wall)
@@ -101,6 +105,8 @@ def registry(
             (silence, state.silence_s if state.silence_s is not None else 0.0),
             (patience, state.patience_s),
             (looked, state.looked_wall),
+            (kv, kv_usage(state)),
+            (power, state.power_w),
         ):
             if value is not None:
                 metric.labels(name).set(value)
@@ -113,8 +119,28 @@ def registry(
         maintained.labels(name).set(1 if row["maintenance"] else 0)
         for reason in REASONS:
             for outcome in OUTCOMES:
-                done.labels(name, reason, outcome).inc(counted.get((name, reason, outcome), 0))
+                done.add_metric((name, reason, outcome), counted.get((name, reason, outcome), 0))
+    made.register(_Counted(done))
     return made
+
+
+class _Counted:
+    """Counters that the journal holds already. The client's own would add a `_created` series to each of them."""
+
+    def __init__(self, family: CounterMetricFamily) -> None:
+        self._family = family
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        return [self._family]
+
+
+def kv_usage(state: ServerState) -> float | None:
+    """0 to 1, of the fullest engine; None where the last look could not read it."""
+    if state.running is None or state.memory.track is None:
+        return None
+    engines = state.memory.track.engines.values()
+    known = [one.last.kv_usage for one in engines if one.last is not None and one.last.kv_usage is not None]
+    return max(known) if known else None
 
 
 def write(path: Path, made: CollectorRegistry) -> None:

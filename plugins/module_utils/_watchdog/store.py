@@ -88,6 +88,7 @@ class ServerState:
     decision: str | None = None
     tokens_per_second: float | None = None
     steps_per_second: float | None = None
+    power_w: float | None = None
     alerted: str | None = None
     sister_since: float | None = None
 

@@ -222,6 +222,7 @@ class Watched:
             "decision": decision.reason,
             "steps_per_second": steps,
             "tokens_per_second": tokens,
+            "power_w": observation.host.gpu_power_w,
         }
 
     def report(self, state: str, action: str, reason: str) -> Report:
