@@ -50,6 +50,7 @@ _ACTS = re.compile(
     r"|os\.kill|\.restart\(",
     re.IGNORECASE,
 )
+_BETWEEN_WORDS = re.compile(r"""["'`]\s*,\s*["'`]""")
 _PATH = re.compile(r"(?<![\w$])/[A-Za-z0-9_.+@%-]+(?:/[A-Za-z0-9_.+@%-]+)+")
 _UNIT_DIRS = (
     "etc/systemd/system",
@@ -118,8 +119,9 @@ def _followed(root: Path, command: str, depth: int = DEPTH, seen: frozenset[str]
 
 
 def _code(text: str) -> str:
-    """Without comment lines: what is commented out does nothing."""
-    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith(("#", "//")))
+    """Without comment lines: what is commented out does nothing. ["systemctl", "restart"] is what a shell's line says."""
+    code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith(("#", "//")))
+    return _BETWEEN_WORDS.sub(" ", code)
 
 
 def _sureness(names: _Names, text: str) -> str | None:

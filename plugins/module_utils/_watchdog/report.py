@@ -21,7 +21,7 @@ from .._core.settings import Settings
 from . import clock, explain
 from .evidence import UNIT_PROPERTIES, scrubbed
 from .page import HostPage, Piece, ServerPage, lasted, page
-from .run import settings_of
+from .watched import settings_of
 from .store import Store
 from .timeline import timeline
 

@@ -51,6 +51,26 @@ CASES = [
         [("timer", "likely")],
     ),
     (
+        "a timer whose script is no shell's",
+        {
+            **UNIT,
+            f"{SYSTEMD}/check.timer": TIMER,
+            f"{SYSTEMD}/check.service": "[Service]\nExecStart=/opt/check.py qwen\n",
+            "opt/check.py": 'subprocess.run(["systemctl", "restart", "vllm-qwen.service"], check=True)\n',
+        },
+        [("timer", "certain")],
+    ),
+    (
+        "a timer whose script names the unit elsewhere, over several lines",
+        {
+            **UNIT,
+            f"{SYSTEMD}/check.timer": TIMER,
+            f"{SYSTEMD}/check.service": "[Service]\nExecStart=/usr/bin/python3 /opt/check.py\n",
+            "opt/check.py": "UNIT = 'vllm-qwen'\nrun([\n    'systemctl',\n    'restart',\n    UNIT,\n])\n",
+        },
+        [("timer", "likely")],
+    ),
+    (
         "a timer that starts the unit by time",
         {**UNIT, f"{SYSTEMD}/nightly.timer": "[Timer]\nUnit=vllm-qwen.service\n"},
         [("timer", "certain")],
