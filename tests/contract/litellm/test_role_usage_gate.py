@@ -123,9 +123,9 @@ def test_it_is_put_in_once_and_taken_out_again(tmp_path, folder, variables, read
     assert capped.status == 0 and capped.changed == 1, capped.text
     assert play.asked() == []
 
-    (folder / "gb10-serving-lib/lib/ansible_collections/gb10/serving/plugins/module_utils/_gate/of_before.py").write_text(
-        ""
-    )
+    (
+        folder / "gb10-serving-lib/lib/ansible_collections/gb10/serving/plugins/module_utils/_gate/of_before.py"
+    ).write_text("")
     assert play.run({**variables, "capped_models": ["glm5.2", "qwen"]}).changed == 2  # and the restart
     assert "restart litellm.service" in play.asked()
 
