@@ -13,13 +13,23 @@ author:
 description:
   - Packs the C(module_utils) of this collection for M(gb10.serving.llm_core).
   - The same files always make the same archive.
-options: {}
+options:
+  _terms:
+    description:
+      - Packages under C(module_utils) to pack. None, all of them.
+    type: list
+    elements: str
 """
 
 EXAMPLES = r"""
 - name: Put the core onto the host
   gb10.serving.llm_core:
     archive: "{{ lookup('gb10.serving.core_archive') }}"
+
+- name: Put what LiteLLM's hook imports beside its configuration
+  gb10.serving.llm_core:
+    archive: "{{ lookup('gb10.serving.core_archive', '_gate') }}"
+    path: /etc/litellm/gb10-serving-lib
 """
 
 RETURN = r"""
@@ -35,16 +45,19 @@ import io
 import tarfile
 from pathlib import Path
 
+from ansible.errors import AnsibleError
 from ansible.plugins.lookup import LookupBase
 
 HERE = "ansible_collections/gb10/serving/plugins/module_utils"
 
 
-def packed(folder):
-    """The Python files under the folder, under the names by which they are imported."""
+def packed(folder, packages=()):
+    """The Python files under the folder, or only of some packages in it, under the names by which they are imported."""
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as tar:
         for path in sorted(folder.rglob("*.py")):
+            if packages and path.relative_to(folder).parts[0] not in packages:
+                continue
             data = path.read_bytes()
             member = tarfile.TarInfo(f"{HERE}/{path.relative_to(folder).as_posix()}")
             member.size = len(data)
@@ -56,4 +69,8 @@ class LookupModule(LookupBase):
     """The lookup's entry."""
 
     def run(self, terms, variables=None, **kwargs):
-        return [base64.b64encode(packed(Path(__file__).resolve().parents[1] / "module_utils")).decode()]
+        folder = Path(__file__).resolve().parents[1] / "module_utils"
+        unknown = [term for term in terms if not (folder / term / "__init__.py").is_file()]
+        if unknown:
+            raise AnsibleError(f"core_archive: {', '.join(unknown)}: no such package in this collection")
+        return [base64.b64encode(packed(folder, terms)).decode()]

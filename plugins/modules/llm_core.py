@@ -9,7 +9,7 @@ module: llm_core
 short_description: Put the core of this collection onto a host, or take it away
 version_added: 0.1.0
 description:
-  - Installs what the commands C(llm-health), C(llm-watchdog) and C(llm-busy) import, whole or not at all.
+  - Installs what the commands C(llm-health), C(llm-watchdog), C(llm-busy) and C(llm-gate), and the hook for LiteLLM, import, whole or not at all.
   - A release lies in a folder named after its content, and C(lib) is a link to the one in use. A command that runs meanwhile never sees half an upgrade.
 author:
   - The gb10.serving maintainers (@gb10-serving)
@@ -43,6 +43,11 @@ EXAMPLES = r"""
 - name: Put the core onto the host
   gb10.serving.llm_core:
     archive: "{{ lookup('gb10.serving.core_archive') }}"
+
+- name: Put what LiteLLM's hook imports beside its configuration
+  gb10.serving.llm_core:
+    archive: "{{ lookup('gb10.serving.core_archive', '_gate') }}"
+    path: /etc/litellm/gb10-serving-lib
 
 - name: Take it away
   gb10.serving.llm_core:

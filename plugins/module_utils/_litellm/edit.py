@@ -120,7 +120,9 @@ def _round_trip(text: str, wanted: Wanted, where: str) -> str:
     writer.width = 4096
     writer.allow_unicode = True
     try:
-        document, sequence, offset = load_yaml_guess_indent(text, yaml=writer)
+        # loaded twice: Debian 12's release guesses with a reader of its own, which forgets quotes
+        dummy, sequence, offset = load_yaml_guess_indent(text)
+        document = writer.load(text)
     except YAMLError as error:  # YAML 1.2 refuses some of what 1.1 takes
         mark = getattr(error, "problem_mark", None)
         place = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The hook LiteLLM loads: litellm_settings.callbacks: ["usage_gate.usage_gate"], this file beside its config.yaml.
 
-It finds the core in a folder gb10-serving-lib beside this file (a container's mount), at /opt/gb10-serving/lib, or in
+It finds the core in a folder gb10-serving-lib beside this file (also a container's mount), at /opt/gb10-serving/lib, or in
 the checkout this file lies in; and its configuration as usage-gate.yml beside this file, at /etc/gb10-serving, or where
 USAGE_GATE_CONFIG says.
 """
@@ -22,6 +22,7 @@ from litellm.proxy._types import ProxyException
 
 HERE = Path(__file__).parent
 for _lib in (
+    HERE / "gb10-serving-lib/lib",  # as the module llm_core puts it there
     HERE / "gb10-serving-lib",
     Path("/opt/gb10-serving/lib"),
     Path(__file__).resolve().parents[min(3, len(Path(__file__).resolve().parents) - 1)] / ".collections",

@@ -1,4 +1,7 @@
-"""One replica in a process of its own, told by lines on its standard input: ``mode 500``, ``delay 0.3``, ``count``."""
+"""One replica in a process of its own, told by lines on its standard input: ``mode 500``, ``delay 0.3``, ``count``.
+
+replica_main HOST PORT [alone]: with ``alone``, as a unit has it, nobody tells it anything.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ async def main(host: str, port: int) -> None:
             replica.delay_s = float(value)
         print(len(replica.seen), flush=True)
 
-    loop.add_reader(sys.stdin, told)
+    if "alone" not in sys.argv[3:]:
+        loop.add_reader(sys.stdin, told)
     print("ready", replica.port, flush=True) if port == 0 else print("ready", flush=True)
     await ended.wait()
     # As a well-behaved server does: no new connections, what is under way is answered.

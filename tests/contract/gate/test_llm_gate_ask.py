@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
+import sys
 
 import pytest
 
+from tests.contract.gate.conftest import LLM_GATE
+from tests.contract.gate.proxy import eventually
 from tests.contract.gate.servers import NO, Api
 
 KEYS = {
@@ -290,3 +293,38 @@ def test_the_keys_of_the_command_line_are_in_its_help(llm_gate):
     text = subprocess.run([*llm_gate("ask", "--help").args], capture_output=True, text=True).stdout
     for option in ("--config", "--model", "--key", "--count", "--rate", "--no-cache", "--format"):
         assert option in text
+
+
+def test_it_asks_until_told_and_until_nobody_is_left_out_and_says_who_was(api, write_config, tmp_path):
+    config = write_config(api.urls, ejection={"cooldown_s": 0.2, "cooldown_max_s": 0.5})
+    end = tmp_path / "end"
+    command = ["ask", "--config", config, "--model", "glm5.2", "--key", "sk-1", "--rate", "50", "--until", str(end)]
+    command += ["--settle", "30", "--timeline", "--format", "json"]
+    asking = subprocess.Popen([sys.executable, str(LLM_GATE), *command], stdout=subprocess.PIPE, text=True)
+    try:
+        eventually(lambda: all(replica.seen for replica in api.replicas), what="all asked")
+        api[1].mode = "silent"
+        others = [len(api[0].seen), len(api[2].seen)]
+        eventually(lambda: len(api[0].seen) > others[0] + 25 and len(api[2].seen) > others[1] + 25, what="others asked")
+        end.touch()  # one is left out still, so that it goes on
+        before = len(api[0].seen)
+        eventually(lambda: len(api[0].seen) > before + 10, what="it goes on")
+        api[1].mode = "good"
+        out = asking.communicate(timeout=30)[0]
+    finally:
+        asking.kill()
+    result = json.loads(out)
+    assert set(result) == {*KEYS, "timeline"}
+    assert asking.returncode == 0 and result["failed_open"] == 0
+    assert [(turn["endpoint"], turn["state"]) for turn in result["timeline"]] == [
+        (api.urls[1], "left out"),
+        (api.urls[1], "asked again"),
+    ]
+    assert sum(result["outcomes"].values()) == result["asked"] > 60
+
+
+@pytest.mark.parametrize("more", [("--until", "/x"), ("--settle", "3", "--rate", "5")])
+def test_what_does_not_go_together_is_refused(api, write_config, llm_gate, more):
+    done = llm_gate("ask", "--config", write_config(api.urls), "--model", "glm5.2", "--key", "sk-1", *more)
+    assert done.returncode == 3 and "--until goes with --rate" in done.stderr
+    assert api.questions == 0

@@ -41,6 +41,27 @@ class Outcome:
         return " ".join(self.text.split())
 
 
+def run_playbook(root: Path, playbook: str, inventory: Path, *more: str) -> Outcome:
+    """A playbook on this machine; ``root / "bin"`` is first on its PATH."""
+    command = [sys.executable, "-m", "ansible", "playbook", "-i", str(inventory), "-c", "local", playbook, *more]
+    environment = {
+        **os.environ,
+        "PATH": f"{root / 'bin'}:{os.environ['PATH']}",
+        "ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg"),
+        "ANSIBLE_COLLECTIONS_PATH": str(CHECKOUT / ".collections"),
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_LOCAL_TEMP": str(root / "tmp"),
+    }
+    done = subprocess.run(
+        command, env=environment, text=True, capture_output=True, cwd=CHECKOUT, stdin=subprocess.DEVNULL
+    )
+    changed = 0
+    for line in done.stdout.splitlines():
+        if "ok=" in line and "changed=" in line:
+            changed += int(dict(pair.split("=") for pair in line.split() if "=" in pair)["changed"])
+    return Outcome(done.returncode, changed, done.stdout + done.stderr)
+
+
 class Play:
     """One role with its variables; hosts are names for this machine."""
 
@@ -73,24 +94,5 @@ class Play:
         playbook, inventory = self.root / "play.yml", self.root / "inventory.json"
         playbook.write_text(json.dumps([play]))
         inventory.write_text(json.dumps({"all": {"hosts": hosts or {"localhost": {}}}}))
-        command = [sys.executable, "-m", "ansible", "playbook", "-i", str(inventory), "-c", "local", str(playbook)]
-        environment = {
-            **os.environ,
-            "PATH": f"{self.root / 'bin'}:{os.environ['PATH']}",
-            "ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg"),
-            "ANSIBLE_COLLECTIONS_PATH": str(CHECKOUT / ".collections"),
-            "ANSIBLE_NOCOLOR": "1",
-            "ANSIBLE_LOCAL_TEMP": str(self.root / "tmp"),
-        }
-        done = subprocess.run(
-            [*command, *(["--check", "--diff"] if check else [])],
-            env=environment,
-            text=True,
-            capture_output=True,
-            cwd=CHECKOUT,
-        )
-        changed = 0
-        for line in done.stdout.splitlines():
-            if "ok=" in line and "changed=" in line:
-                changed += int(dict(pair.split("=") for pair in line.split() if "=" in pair)["changed"])
-        return Outcome(done.returncode, changed, done.stdout + done.stderr)
+        more = ["--check", "--diff"] if check else []
+        return run_playbook(self.root, str(playbook), inventory, *more)

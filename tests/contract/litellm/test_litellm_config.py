@@ -287,9 +287,10 @@ def test_the_lint_has_its_say(file):
 
 
 def test_a_missing_library_is_named(file):
-    shadow = file.parent / "shadow" / "ruamel"
+    shadow = file.parent / "shadow"
     shadow.mkdir(parents=True)
-    (shadow / "__init__.py").write_text("")
-    failed = run(file, libraries=str(shadow.parent), **WANTED)
+    # whichever way its package was installed: older ones are made known before any path is searched
+    (shadow / "sitecustomize.py").write_text("import sys\nsys.modules['ruamel.yaml'] = None\n")
+    failed = run(file, libraries=str(shadow), **WANTED)
     assert failed["failed"] and "(ruamel.yaml)" in failed["msg"]
     assert file.read_text() == BY_HAND

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -128,6 +129,41 @@ def test_an_installed_proxy_is_configured_once(tmp_path, variables):
     assert gone.status == 0, gone.text
     assert not unit.exists() and not (tmp_path / "venv").exists()
     assert config.exists() and environment.exists()
+
+
+def test_the_cordon_comes_and_goes_with_the_servers_that_ask_for_it(tmp_path, variables):
+    play, etc = Play(tmp_path, "litellm"), tmp_path / "etc"
+    said = {"page": "http://spark1:9100/metrics", "server": "qwen"}
+    first, *others = MODELS[0]["backends"]
+    cordoned = [{**MODELS[0], "backends": [{**first, "watchdog": said}, *others]}]
+    put = play.run({**variables, "models": cordoned})
+    assert put.status == 0, put.text
+    assert yaml.safe_load((etc / "config.yaml").read_text())["litellm_settings"]["callbacks"] == [
+        "prometheus",
+        "llm_cordon.cordon",
+    ]
+    document = json.loads((etc / "llm-cordon.json").read_text())
+    assert document == {"backends": [{"api_base": "http://spark1:8000/v1", **said}]}
+    assert (etc / "llm_cordon.py").read_text() == (CHECKOUT / "roles/litellm/files/llm_cordon.py").read_text()
+    play.asked()
+    assert play.run({**variables, "models": cordoned}).changed == 0
+    assert play.asked() == []
+
+    off = play.run({**variables, "models": MODELS[:1]})
+    assert off.status == 0, off.text
+    assert yaml.safe_load((etc / "config.yaml").read_text())["litellm_settings"]["callbacks"] == ["prometheus"]
+    assert not list(etc.glob("llm*cordon*"))
+    assert "restart litellm.service" in play.asked()
+
+    play.run({**variables, "models": cordoned})
+    gone = play.run({**variables, "models": cordoned, "state": "absent"})
+    assert gone.status == 0, gone.text
+    assert "cordon" not in (etc / "config.yaml").read_text() and not list(etc.glob("llm*cordon*"))
+
+    refused = play.run(
+        {**variables, "models": [{**MODELS[0], "backends": [{**first, "watchdog": {"server": "qwen"}}]}]}
+    )
+    assert refused.status != 0 and "page" in refused.words
 
 
 def test_an_existing_proxy_is_put_right_and_not_replaced(tmp_path, variables):

@@ -73,6 +73,7 @@ def variables(folder: Path, ready: Any) -> dict[str, Any]:
     return {
         "folder": str(folder),
         "group": "root",
+        "command": False,  # it would go into this machine's /usr/local/bin; molecule/gateway has it
         "endpoints": ["http://127.0.0.1:9", "http://127.0.0.2:9"],
         "capped_models": ["glm5.2"],
         "request": {"headers": {"authorization": SECRET}},
@@ -107,7 +108,7 @@ def test_it_is_put_in_once_and_taken_out_again(tmp_path, folder, variables, read
     assert "restart litellm.service" in play.asked()
     assert ready.asked == ["/health/readiness"]
     # The core as it lies there is whole: the hook's own imports work with nothing else on the path.
-    script = f"import sys; sys.path.insert(0, {str(folder / 'gb10-serving-lib')!r})\nfrom ansible_collections.gb10.serving.plugins.module_utils._gate import hook, releases, retry_after"
+    script = f"import sys; sys.path.insert(0, {str(folder / 'gb10-serving-lib/lib')!r})\nfrom ansible_collections.gb10.serving.plugins.module_utils._gate import hook, releases, retry_after"
     done = subprocess.run(
         [sys.executable, "-B", "-c", script], capture_output=True, text=True, cwd="/", env={"PATH": "/usr/bin"}
     )
@@ -122,9 +123,9 @@ def test_it_is_put_in_once_and_taken_out_again(tmp_path, folder, variables, read
     assert capped.status == 0 and capped.changed == 1, capped.text
     assert play.asked() == []
 
-    (folder / "gb10-serving-lib/ansible_collections/gb10/serving/plugins/module_utils/_gate/of_before.py").write_text(
-        ""
-    )
+    (
+        folder / "gb10-serving-lib/lib/ansible_collections/gb10/serving/plugins/module_utils/_gate/of_before.py"
+    ).write_text("")
     assert play.run({**variables, "capped_models": ["glm5.2", "qwen"]}).changed == 2  # and the restart
     assert "restart litellm.service" in play.asked()
 

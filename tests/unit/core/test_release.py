@@ -41,6 +41,16 @@ def test_the_same_files_make_the_same_archive_and_it_runs_on_the_host(tmp_path):
     assert where.stdout.startswith(str(tmp_path / "lib")), where.stderr
 
 
+def test_only_some_packages_can_be_packed(tmp_path):
+    release.install(tmp_path, packed(CORE, ["_gate"]))
+    there = {path.name for path in (tmp_path / "lib/ansible_collections/gb10/serving/plugins/module_utils").iterdir()}
+    assert there - {"__pycache__"} == {"_gate"}
+    code = "from ansible_collections.gb10.serving.plugins.module_utils._gate import hook, releases, retry_after"
+    env = {"PYTHONPATH": str(tmp_path / "lib")}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_an_upgrade_replaces_the_link_and_takes_the_old_release_away(tmp_path):
     release.install(tmp_path, archive_of(a="1", gone="x"))
     before = (tmp_path / "lib").readlink()
