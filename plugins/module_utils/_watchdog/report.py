@@ -21,9 +21,9 @@ from .._core.settings import Settings
 from . import clock, explain
 from .evidence import UNIT_PROPERTIES, scrubbed
 from .page import HostPage, Piece, ServerPage, lasted, page
-from .watched import settings_of
 from .store import Store
 from .timeline import timeline
+from .watched import settings_of
 
 MOST_BYTES = 256 * 1024
 MOST_ROWS = 12
