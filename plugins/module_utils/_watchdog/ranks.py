@@ -66,7 +66,10 @@ class Together:
                 await one.kill()
 
     async def is_down(self) -> bool:
-        return all([await one.is_down() for one in self._all()])
+        for one in self._all():
+            if not await one.is_down():
+                return False
+        return True
 
     async def start(self, receipt: Path) -> None:
         """The head first: workers look for it. Again after a crash: what is up already is left alone."""
