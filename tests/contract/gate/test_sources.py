@@ -146,6 +146,7 @@ async def test_events_nobody_understands_list_anew(line):
         api.items = [slice_of("a", "10.0.0.7")]
         await api.send_line(line)
         await until(lambda: seen.urls == urls(7))
+        assert [kind for kind, *_ in api.requests][:3] == ["list", "watch", "list"], "the line itself changed nothing"
 
 
 @pytest.mark.parametrize("status", [401, 403, 500, 503])
@@ -185,6 +186,9 @@ async def test_everything_is_listed_anew_now_and_then():
         task = asyncio.ensure_future(bookmarks())
         await until(lambda: seen.urls == urls(4), timeout_s=15)
         task.cancel()
+        assert [kind for kind, *_ in api.requests][:3] == ["list", "watch", "list"]
+        assert seen.beats > 1, "the watch was alive all that time"
+        assert seen.complaints == []
 
 
 async def test_a_rotated_token_is_used(tmp_path):
@@ -223,6 +227,7 @@ async def test_a_list_that_is_none(body):
             await until(lambda: seen.complaints or seen.lists)
             api.list_body = None
             await until(lambda: seen.urls == urls(1, 2), timeout_s=15)
+            assert all(found in ([], urls(1, 2)) for found in seen.lists), "nothing was made up from it"
 
 
 async def test_outside_a_cluster_it_says_what_to_set(monkeypatch):
