@@ -210,6 +210,10 @@ class VllmServer:
             "TRANSFORMERS_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_CPU_KVCACHE_SPACE": "1",
+            # One thread an engine. With the default, a spinning thread on every core, two ranks starve the front ends on
+            # a machine of two cores: a /metrics page was seen to take 15 s.
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_NUM_THREADS": "1",
             **self.env,
         }
         self._log_file = self.log.open("a")

@@ -18,7 +18,7 @@ from tests.contract.gate.netns import Lab, need_namespaces
 from tests.contract.gate.proxy import COLLECTION, MASTER, Proxy, deployment, eventually, litellm_python
 
 #: One run is enough: LiteLLM brings its own Python and libraries.
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 RATE = 50  # checks a second
 HEDGE_S = 0.05
 #: The issue's bound on what a fault may add at p99: the hedge delay plus 30 ms. Against the same load without the fault:
