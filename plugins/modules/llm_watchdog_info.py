@@ -53,6 +53,7 @@ servers:
       decision: 4 running and 0 waiting, and progress was seen (steps)
       budget_left: 2
       latched: null
+      slow: null
       last_act: null
 history:
   description: The newest records of the journal, in order of time.

@@ -73,7 +73,8 @@ class Observation:
 
     `detail`: one sentence on how reading the page went wrong. `probe_begin`: when the probe was sent.
     `probe_engine`: the engine the probe was pinned to. `probe_says_dead`: the answer was an engine's death notice.
-    `paused`: the engine itself says that it is paused or asleep.
+    `paused`: the engine itself says that it is paused or asleep. `program`: the server's arguments and program files, as
+    a digest; another one is another version or other arguments.
     """
 
     t: float
@@ -92,6 +93,7 @@ class Observation:
     probe_says_dead: bool | None = None
     paused: bool | None = None
     engine: str | None = None
+    program: str | None = None
 
     @property
     def begun(self) -> float:
@@ -223,6 +225,7 @@ def from_json(row: Mapping[str, Any]) -> Observation:
         probe_says_dead=_flag(row.get("probe_says_dead")),
         paused=_flag(row.get("paused")),
         engine=_text(row.get("engine")),
+        program=_text(row.get("program")),
     )
 
 
@@ -244,7 +247,7 @@ def to_json(observation: Observation) -> dict[str, Any]:
     row["host"] = {name: _plain(value) for name, value in vars(o.host).items()}
     row["ranks"] = [{name: _plain(value) for name, value in vars(rank).items()} for rank in o.ranks]
     row["busy_leases"] = [dict(vars(lease)) for lease in o.busy_leases]
-    for name in ("t_begin", "detail", "probe_begin", "probe_engine", "probe_says_dead", "paused", "engine"):
+    for name in ("t_begin", "detail", "probe_begin", "probe_engine", "probe_says_dead", "paused", "engine", "program"):
         if getattr(o, name) is not None:
             row[name] = getattr(o, name)
     return row

@@ -69,6 +69,7 @@ class Witnesses:
     host: Host = field(default_factory=Host)
     ranks: tuple[Rank, ...] = ()
     busy_leases: tuple[Lease, ...] = ()
+    program: str | None = None
 
 
 Witness = Callable[[], Awaitable[Witnesses]]
@@ -289,4 +290,5 @@ async def observe_around(
         host=seen.host,
         ranks=seen.ranks,
         busy_leases=seen.busy_leases,
+        program=seen.program,
     )

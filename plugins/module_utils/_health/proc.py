@@ -7,6 +7,7 @@ where that makes the answer unknown.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterable
@@ -17,6 +18,9 @@ PROC = Path("/proc")
 _LISTEN, _ESTABLISHED = "0A", "01"
 # Compilers that vLLM, FlashInfer and Triton run under the server: their presence excuses silence.
 COMPILERS = frozenset({"nvcc", "cicc", "ptxas", "fatbinary", "nvlink", "ninja", "cc1plus", "cc1", "ld", "lld", "clang"})
+
+# not of --max-num-batched-tokens and the like
+_SECRET = re.compile(r"(?i)api[-_]?key|secret|passw|(hf|auth|access|bearer)[-_]?token|^--token\b")
 
 
 @dataclass(frozen=True)
@@ -197,9 +201,41 @@ class Snapshot:
         ]
 
 
+def _words(pid: int) -> list[str]:
+    """A process's arguments. Raises OSError."""
+    return (PROC / str(pid) / "cmdline").read_bytes().decode("utf-8", "replace").rstrip("\0").split("\0")
+
+
+def program(pid: int) -> str | None:
+    """What a process runs, as a digest: its arguments, and size and time of the program and the script they name.
+
+    An upgrade writes new files, so it changes as the version does. Arguments that look like secrets are left out of it.
+    """
+    root = PROC / str(pid)
+    try:
+        words = _words(pid)
+    except OSError:
+        return None
+    if not words[0]:
+        return None
+    told, skip = [], False
+    for word in words:
+        if skip or _SECRET.search(word):
+            skip = not skip and "=" not in word
+            continue
+        told.append(word)
+    for file in (root / "exe", *(root / "root" / word.lstrip("/") for word in words[1:2] if word.startswith("/"))):
+        try:
+            found = file.stat()
+        except OSError:
+            continue
+        told.append(f"{found.st_size} {found.st_mtime_ns}")
+    return hashlib.sha256("\0".join(told).encode("utf-8", "replace")).hexdigest()[:16]
+
+
 def _docker_proxy_target(pid: int) -> tuple[str, int] | None:
     try:
-        words = (PROC / str(pid) / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+        words = _words(pid)
     except OSError:
         return None
     values = {words[n]: words[n + 1] for n in range(len(words) - 1)}

@@ -200,6 +200,13 @@ def _processes(url: str, seen: proc.Snapshot) -> Host:
     )
 
 
+def _program(url: str, seen: proc.Snapshot) -> str | None:
+    """What the server runs: the oldest process of its unit, container or tree has its arguments."""
+    found = seen.listener(urls.host_and_port(url)[1])
+    members = server_tree(found[0], seen) if found is not None else []
+    return proc.program(min(members, key=lambda one: (one.start_ticks, one.pid)).pid) if members else None
+
+
 def unit_of(pid: int) -> tuple[str, str | None] | None:
     """(unit, user) of a process by its control group; None for containers, sessions and the like."""
     group = proc.cgroup(pid) or ""
@@ -258,7 +265,7 @@ class Machine:
             gpu_utilization=shown.gpu_utilization,
             kernel_faults=faults,
         )
-        return Witnesses(service=state, host=host)
+        return Witnesses(service=state, host=host, program=_program(url, snapshot))
 
 
 def on_this_machine() -> Callable[[Subject], Witness | None]:

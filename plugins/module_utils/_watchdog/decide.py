@@ -15,6 +15,7 @@ from .._health.judge import Limits, judge, seconds
 from .._health.observation import Observation
 from .._health.progress import SINCE_TOLERANCE_S, WHOLE, EngineTrack, Track, advance
 from .._health.verdict import State, Verdict
+from . import speed
 from .memory import Act, Memory, Pause
 from .patience import Patience, all_patiences
 
@@ -102,7 +103,8 @@ def step(
 
 
 def _learn(settings: Settings, memory: Memory, before: Track | None, track: Track, observation: Observation) -> Memory:
-    """Pauses, power, compilers and the two witnesses, before the verdict."""
+    """Pauses, power, speed, compilers and the two witnesses, before the verdict."""
+    memory = _of_this_program(memory, observation)
     host = observation.host
     fresh = before is None or track.new_process
     compiling = bool(host.compilers) or any(rank.compilers for rank in observation.ranks)
@@ -151,6 +153,27 @@ def _learn(settings: Settings, memory: Memory, before: Track | None, track: Trac
         cpu_seconds=host.cpu_seconds,
         rank_cpu_seconds=ranks,
         never_ready_t=_never_ready(memory, before, observation),
+        speeds=speed.learn(
+            memory.speeds,
+            observation.t,
+            speed.running(track),
+            speed.rates(before, track, observation.reading is not None)[1],
+        ),
+    )
+
+
+def _of_this_program(memory: Memory, observation: Observation) -> Memory:
+    """What was learned of the engine's pauses, steps and speed is forgotten when its version or arguments change."""
+    if observation.program is None or observation.program == memory.identity:
+        return memory
+    if memory.identity is None:
+        return replace(memory, identity=observation.program)
+    return replace(
+        memory,
+        identity=observation.program,
+        pauses=(),
+        longest_step_s=0.0,
+        speeds=speed.Speeds(),
     )
 
 

@@ -45,6 +45,7 @@ def row(settings: Settings, state: ServerState, t: float, wall: float) -> dict[s
         "acts_24h": sum(1 for act in acts if act.counts and t - act.t < A_DAY_S),
         "budget_left": budget_left(settings, state, t),
         "latched": state.memory.latched,
+        "slow": state.slow,
         "maintenance": None
         if maintenance is None or maintenance.until <= wall
         else {"reason": maintenance.reason, "by": maintenance.by, "seconds_left": round(maintenance.until - wall)},
@@ -70,6 +71,8 @@ def sentences(settings: Settings, state: ServerState, t: float, wall: float) -> 
             f"Silence so far {seconds(state.silence_s)}; {seconds(state.patience_s)} would prove a hang "
             f"(from {state.patience_rule}). Any step, token, finished request or new maximum of KV use ends the silence."
         )
+    if state.slow is not None:
+        lines.append(f"It is {state.slow}. It moves, so it is left alone.")
     lines.append(f"What was decided: {state.decision}.")
     if said["under_way"]:
         lines.append(f"A {said['under_way']['action']} is under way; it is at the step `{said['under_way']['phase']}`.")
@@ -108,7 +111,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             if one["under_way"]
             else f"maintenance: {one['maintenance']['reason']}"
             if one["maintenance"]
-            else one["reason"] or ""
+            else one["slow"] or one["reason"] or ""
         )
         cells.append(
             (

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .._health.progress import Track
+from .speed import Speeds
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class Memory:
 
     Invariants: `acts` and `pauses` are in order of time; `latched` stays until a person clears it;
     `longest_step_s` is the longest step that had no excuse, `longest_shown_s` the longest on the page so far;
-    `stopped_since` is when both independent witnesses began to say "stopped" without a break.
+    `identity` is what the engine runs (its arguments and program files, as a digest): what was learned of another is not
+    kept; `stopped_since` is when both independent witnesses began to say "stopped" without a break.
     """
 
     track: Track | None = None
@@ -63,3 +65,4 @@ class Memory:
     probed_t: float | None = None
     proof_t: float | None = None
     identity: str | None = None
+    speeds: Speeds = field(default_factory=Speeds)

@@ -89,6 +89,7 @@ class ServerState:
     tokens_per_second: float | None = None
     steps_per_second: float | None = None
     power_w: float | None = None
+    slow: str | None = None
     alerted: str | None = None
     sister_since: float | None = None
 

@@ -22,9 +22,8 @@ from .._health.observe import Target, Witnesses, ask_models, identify, observe, 
 from .._health.probe import probe
 from .._health.verdict import State
 from .._health.witness import Machine
-from . import act, clock, ranks, trace
+from . import act, clock, ranks, speed, trace
 from .decide import Step, Surroundings
-from .memory import Memory
 from .store import Store
 
 try:
@@ -201,7 +200,16 @@ class Watched:
         verdict, decision = done.verdict, done.decision
         old = self.state
         changed = old.state != verdict.state.value
-        steps, tokens = _rates(old.memory, done.memory, observation)
+        steps, tokens = speed.rates(old.memory.track, done.memory.track, observation.reading is not None)
+        slow = speed.note(
+            done.memory.speeds,
+            speed.running(done.memory.track),
+            tokens,
+            observation.host.gpu_power_w,
+            done.memory.power_w,
+        )
+        if (slow is None) != (old.slow is None):
+            self.record("slow", reason=slow or "as fast as usual again")
         patience = done.patiences.get(verdict.accused or next(iter(done.patiences), ""))
         if changed:
             self.record("state", state=verdict.state.value, reason=verdict.reason)
@@ -223,6 +231,7 @@ class Watched:
             "steps_per_second": steps,
             "tokens_per_second": tokens,
             "power_w": observation.host.gpu_power_w,
+            "slow": slow,
         }
 
     def report(self, state: str, action: str, reason: str) -> Report:
@@ -247,29 +256,6 @@ class Watched:
                 "url": urls.redacted(self.server.url),
             }
             await notify(self.context.notify, payload)
-
-
-def _rates(before: Memory, after: Memory, observation: Observation) -> tuple[float | None, float | None]:
-    if before.track is None or after.track is None or observation.reading is None or after.track.new_process:
-        return None, None
-    span = observation.t - before.track.t
-    if span <= 0:
-        return None, None
-
-    def rate(*names: str) -> float | None:
-        for name in names:
-            pairs = [
-                (getattr(old.last, name), getattr(new.last, name))
-                for label, new in (after.track.engines.items() if after.track else ())
-                if (old := (before.track.engines if before.track else {}).get(label)) is not None
-                and old.last is not None
-                and new.last is not None
-            ]
-            if pairs and all(a is not None and b is not None for a, b in pairs):
-                return round(float(sum(b - a for a, b in pairs)) / span, 3)
-        return None
-
-    return rate("heartbeat", "steps"), rate("generation_tokens")
 
 
 async def notify(argv: Sequence[str], payload: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from tests.contract.gate.proxy import MASTER, Proxy, deployment, eventually, lit
 from tests.contract.gate.servers import NO, YES, Api, free_port
 
 #: One run is enough: LiteLLM brings its own Python and libraries.
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 MESSAGES = [{"role": "user", "content": "a secret prompt"}]
 
 

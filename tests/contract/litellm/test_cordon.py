@@ -103,6 +103,7 @@ class Pages:
         self._server.server_close()
 
 
+@pytest.mark.alone
 @pytest.mark.slow  # a proxy of its own
 def test_a_server_that_is_held_gets_nothing_new_and_returns(tmp_path):
     backends, pages = [Backend(), Backend()], Pages()

@@ -17,7 +17,7 @@ from tests.contract.gate.proxy import MASTER, Proxy
 from tests.contract.gate.servers import free_port
 from tests.contract.litellm.play import Play
 
-pytestmark = pytest.mark.slow  # two proxies of their own
+pytestmark = [pytest.mark.slow, pytest.mark.alone]  # two proxies of their own
 
 ANSWER = {
     "id": "c",

@@ -53,6 +53,26 @@ def test_hung_is_restarted_once_with_evidence_and_serves_again(bed):
     assert "serving again" in bed.watchdog("history").stdout
 
 
+def test_what_it_learns_belongs_to_what_the_server_runs(bed):
+    def learned_of():
+        bed.watchdog("run")
+        return bed.state()["memory"]["identity"]
+
+    def again():
+        subprocess.run([str(bed.stop_script)], check=True)
+        until(lambda: not bed.answers())
+        bed.start()
+
+    first = learned_of()
+    assert first is not None
+    again()
+    assert learned_of() == first
+    text = bed.start_script.read_text()
+    bed.start_script.write_text(text.replace(" >/dev/null", " --max-num-seqs 4 >/dev/null"))
+    again()
+    assert learned_of() not in (first, None)
+
+
 def test_killed_at_every_write_it_neither_forgets_nor_doubles(bed, tmp_path_factory):
     """One restart takes so many writes; each of them is once the last thing that a watchdog did, or the first it did not."""
     bed.freeze()

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from ansible_collections.gb10.serving.plugins.module_utils._health import proc, witness
@@ -132,3 +133,42 @@ def test_kernel_lines(line, right):
 )
 def test_this_machine_or_another(url, local):
     assert witness.is_local(url) is local
+
+
+@pytest.fixture
+def sleeper(tmp_path):
+    """Starts a copy of sh with arguments; gives its pid."""
+    started, script = [], tmp_path / "server"
+    script.write_text("#!/bin/sh\nread line\n")
+    script.chmod(0o755)
+
+    def start(*arguments):
+        process = subprocess.Popen([str(script), *arguments], stdin=subprocess.PIPE)
+        started.append(process)
+        while not Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(b"/bin/sh"):
+            time.sleep(0.01)
+        return process.pid
+
+    yield script, start
+    for process in started:
+        process.kill()
+        process.wait(10)
+        process.stdin.close()
+
+
+def test_a_program_is_told_by_its_arguments_and_its_files(sleeper):
+    script, start = sleeper
+    one = proc.program(start("serve", "--max-num-batched-tokens", "512"))
+    assert one is not None and proc.program(start("serve", "--max-num-batched-tokens", "512")) == one
+    assert proc.program(start("serve", "--max-num-batched-tokens", "1024")) != one
+    script.write_text("#!/bin/sh\nread another_line\n")
+    assert proc.program(start("serve", "--max-num-batched-tokens", "512")) != one
+    assert proc.program(2**22 + 1) is None
+
+
+@pytest.mark.parametrize(
+    "given", [("--api-key", "sk-1"), ("--api-key=sk-2",), ("--hf-token", "hf_3"), ("--password=4",)]
+)
+def test_a_secret_is_no_part_of_it(sleeper, given):
+    _script, start = sleeper
+    assert proc.program(start("serve", *given, "--port", "1")) == proc.program(start("serve", "--port", "1"))
