@@ -12,8 +12,9 @@ SOURCE = ROOT / "plugins/module_utils/_core/settings.py"
 PAGE = ROOT / "docs/settings.md"
 HEAD = """# Every setting, with its reason
 
-Made from `plugins/module_utils/_core/settings.py` by `docs/make_settings.py`. Set them for a host in `servers.yml`
-(`settings:`) or by the role's `watchdog_settings`; a server's own `patience_s`, `start_ceiling_s`, `lifecycle`, `mode`
+Made from `plugins/module_utils/_core/settings.py` by `docs/make_settings.py`. Set them in the inventory
+(`watchdog_settings: {patience_s: 900}` for a host) and run the site playbook, which writes `settings:` into
+`/etc/gb10-serving/servers.yml`. A server's own `patience_s`, `start_ceiling_s`, `lifecycle`, `mode`
 and `memory_needed_gib` go before them. Times in seconds, sizes in GiB, shares from 0 to 1.
 
 | setting | default | why |

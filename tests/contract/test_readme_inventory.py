@@ -64,7 +64,7 @@ def test_the_inventory_of_the_readme(tmp_path):
     done = run(tmp_path, inventory())
     assert done.status == 0, done.text
     assert done.text.count("1 servers, 0 models") == 2
-    assert "0 servers, 1 models, 3 endpoints" in done.text
+    assert "0 servers, 2 models, 3 endpoints" in done.text
 
 
 @pytest.mark.parametrize(
