@@ -246,7 +246,8 @@ class Phases:
             word = "not needed"
             if done.verdict.state is State.IDLE and self.on.server.probe != "never" and not seen.lease_holders():
                 word, _dead, _begun = await self.on.probe(target, WARM_UP_WITHIN_S, None)
-            self._close(transaction, "serving again" if word in ("ok", "not needed") else f"ready; warm-up: {word}")
+            outcome = "serving again" if word in ("ok", "not needed") else f"ready; warm-up: {word}"
+            self._close(transaction, outcome, answered=word == "ok")
             await self.on.tell(None, done.verdict.state)
             return False
         if waited > self.on.settings.start_ceiling_s:
@@ -262,7 +263,8 @@ class Phases:
     def _receipt(self, transaction: Transaction) -> Path:
         return self.on.store.folder / "locks" / f"{transaction.id}.started"
 
-    def _close(self, transaction: Transaction, outcome: str) -> None:
+    def _close(self, transaction: Transaction, outcome: str, answered: bool = False) -> None:
+        """Ends the record. `answered`: a token came, so the act bore fruit, whatever the next look finds."""
         self._receipt(transaction).unlink(missing_ok=True)
         self.on.record(
             "closed",
@@ -272,7 +274,11 @@ class Phases:
             seconds=round(self.on.now() - transaction.begun_t, 1),
             evidence=transaction.evidence,
         )
-        self.on.save(transaction=None)
+        memory = self.on.state.memory
+        last = memory.acts[-1] if memory.acts else None
+        if answered and last and (last.action, last.reason) == (transaction.action, transaction.reason):
+            memory = replace(memory, acts=(*memory.acts[:-1], replace(last, fruitful=True)))
+        self.on.save(transaction=None, memory=memory)
 
     def _latch(self, transaction: Transaction, reason: str) -> None:
         self.on.record("latched", reason=reason)

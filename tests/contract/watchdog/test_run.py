@@ -53,6 +53,15 @@ def test_hung_is_restarted_once_with_evidence_and_serves_again(bed):
     assert "serving again" in bed.watchdog("history").stdout
 
 
+def test_an_answer_after_a_restart_is_its_fruit_though_nobody_has_looked_since(bed):
+    bed.watchdog("run")
+    subprocess.run([str(bed.stop_script)], check=True)
+    until(lambda: not bed.answers())
+    bed.until_settled()
+    assert bed.journal("closed")[0]["outcome"] == "serving again"
+    assert [act["fruitful"] for act in bed.state()["memory"]["acts"]] == [True]
+
+
 def test_what_it_learns_belongs_to_what_the_server_runs(bed):
     def learned_of():
         bed.watchdog("run")
