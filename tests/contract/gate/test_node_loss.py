@@ -25,7 +25,7 @@ HEDGE_S = 0.05
 #: twenty requests at once keep one LiteLLM worker busy for 300 ms by themselves.
 BOUND_S = HEDGE_S + 0.03
 #: A loaded machine adds latency of its own, now and then. Only the bound is measured again, and so often.
-ROUNDS = 6
+ROUNDS = 3
 #: Undisturbed p99, in seconds, beyond which a machine is too busy to say anything of 80 ms (35 ms when it is quiet).
 BUSY_S = 0.1
 #: Undisturbed p99, in seconds, up to which a replica's 20 ms answer can come within the 0.5 s of a try at all.
@@ -220,12 +220,14 @@ def thrice(test):
 @thrice
 def test_a_node_dies_under_load_and_nobody_is_served_unchecked(stand):
     node = stand.lab.nodes[0]
-    added, on_their_way = [], False
-    for turn in range(ROUNDS):
+    left_out = f"leaving out {node.url}: no whole answer"
+    added = []
+    for turn in range(3 * ROUNDS):
         eventually(stand.all_ready)
         # the cut takes some ten milliseconds to be made, sooner or later by the machine: questions have to be under way then
         extra_at_s = (0.99, 1.0, 0.98)[turn % 3]
         undisturbed = stand.load(3, extra_at_s=extra_at_s)
+        said_before = stand.proxy.text().count(left_out)
         asked_before = node.tell("count")
         load = stand.load(5, (1.0, node.drop), extra_at_s=extra_at_s)
         after = stand.metrics()
@@ -235,15 +237,19 @@ def test_a_node_dies_under_load_and_nobody_is_served_unchecked(stand):
         assert len(load.statuses) == 5 * RATE + 20
         assert set(load.statuses) == {200}, "no client sees an error"
         assert after[f'usage_gate_ejections_total{{endpoint="{node.url}"}}'] >= 1
-        on_their_way = on_their_way or f"leaving out {node.url}: no whole answer" in stand.proxy.text()
+        on_their_way = stand.proxy.text().count(left_out) > said_before
         eventually(stand.all_ready, what="the healed node is asked again")
         asked_before = node.tell("count")
         assert set(stand.load(1).statuses) == {200}
         assert node.tell("count") > asked_before
+        if not on_their_way:
+            continue  # a cut that met no question proves nothing
         added.append(load.p99_s - undisturbed.p99_s)
-        if on_their_way and added[-1] <= BOUND_S:
+        if added[-1] <= BOUND_S:
             return
-    assert on_their_way, f"in no round were questions on their way to it: {stand.proxy.text()[-2000:]}"
+        if len(added) == ROUNDS:
+            break
+    assert added, f"in no round were questions on their way to it: {stand.proxy.text()[-2000:]}"
     judge_latency(stand, added)
 
 
