@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import importlib.util
 import json
+import math
 import resource
 import shutil
 import signal
@@ -122,6 +123,7 @@ defaults
   retries 2
   retry-on all-retryable-errors
   option redispatch 1
+  option http-buffer-request
 frontend f
   bind 127.0.0.1:9001
   default_backend b
@@ -299,7 +301,7 @@ class Result:
 
 
 def _q(ordered: list[float], share: float) -> str:
-    return f"{ordered[min(int(share * len(ordered)), len(ordered) - 1)]:.1f}" if ordered else "–"
+    return f"{ordered[max(math.ceil(share * len(ordered)) - 1, 0)]:.1f}" if ordered else "–"
 
 
 async def _drive(ask: Ask, result: Result, seconds: float, fail: Callable[[], object]) -> None:

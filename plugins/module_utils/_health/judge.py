@@ -25,6 +25,8 @@ DEFAULT_START_CEILING_S = 1800.0
 FATAL_XIDS = ("79", "154", "119", "120")
 # "Xid 79", or the kernel's own "NVRM: Xid (PCI:000f:01:00): 79, pid=…": the address is no number of a fault.
 _XID = re.compile(r"\bxid\b\s*(?:\([^)]*\))?\s*:?\s*(\d+)", re.IGNORECASE)
+# The page's own time has a resolution of 1 s, and a healthy step may take some.
+LAST_STEP_WORTH_SAYING_S = 10.0
 FATAL_WORDS = ("nv_err_no_memory", "pcie bus error", "aer", "mlx5", "fallen off the bus")
 
 
@@ -350,7 +352,8 @@ def _readings(track: Track, observation: Observation, limits: Limits) -> Verdict
             tail = "on this engine silence alone is no proof"
         return Verdict(
             state,
-            f"{who} {verb}: {_work_words(engine)}, and no sign of progress for {seconds(silence or 0.0)} ({tail})",
+            f"{who} {verb}: {_work_words(engine)}, and no sign of progress for {seconds(silence or 0.0)} ({tail})"
+            f"{_last_step_words(label, observation, silence or 0.0)}",
             "silence",
             restart_justified=state is State.HUNG,
             silence_s=silence,
@@ -366,7 +369,8 @@ def _readings(track: Track, observation: Observation, limits: Limits) -> Verdict
         if not track.moved and engine.first:
             return Verdict(
                 State.BUSY,
-                f"first reading: {_work_words(engine)}, nothing to compare with yet",
+                f"first reading: {_work_words(engine)}, nothing to compare with yet"
+                f"{_last_step_words(label, observation, 0.0)}",
                 "first_reading",
                 silence_s=0.0,
                 engines=engines,
@@ -423,6 +427,15 @@ def _work_words(engine: EngineTrack) -> str:
     if engine.debt_t is not None:
         parts.append("our probe unanswered")
     return ", ".join(parts) or "work in flight"
+
+
+def _last_step_words(label: str, observation: Observation, silence: float) -> str:
+    """What the heartbeat knows of the time before we looked. Said, and no proof: a request that came a second ago to an
+    idle engine finds the same old time stamp as one that waits for a hung one."""
+    age = observation.reading.last_step_age_s(label) if observation.reading is not None else None
+    if age is None or age < silence + LAST_STEP_WORTH_SAYING_S:
+        return ""
+    return f"; the heartbeat saw its last step {seconds(age)} ago"
 
 
 def _all_work(track: Track) -> str:

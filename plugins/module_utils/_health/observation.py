@@ -172,6 +172,7 @@ def from_json(row: Mapping[str, Any]) -> Observation:
             engines=engines,
             start_time=_number(page.get("start_time")),
             in_flight=_number(page.get("in_flight")),
+            page_time=_number(page.get("page_time")),
             true_steps=any(e.heartbeat is not None for e in engines.values()),
         )
     service, host = _mapping(row.get("service")), _mapping(row.get("host"))
@@ -243,6 +244,8 @@ def to_json(observation: Observation) -> dict[str, Any]:
             "in_flight": o.reading.in_flight,
             "engines": {label: dict(vars(engine)) for label, engine in o.reading.engines.items()},
         }
+        if o.reading.page_time is not None:
+            row["reading"]["page_time"] = o.reading.page_time
     row["service"] = dict(vars(o.service))
     row["host"] = {name: _plain(value) for name, value in vars(o.host).items()}
     row["ranks"] = [{name: _plain(value) for name, value in vars(rank).items()} for rank in o.ranks]

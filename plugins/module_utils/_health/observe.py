@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 try:
@@ -196,8 +197,18 @@ async def read_page(http: httpx.AsyncClient, target: Target) -> tuple[str, str |
     if page is not None and page.engine is not None and path == BY_NAME["nim"].page:
         # NIM publishes its backend's names, but at its own address, which is asked again at the next reading
         page = replace(page, engine=BY_NAME["nim"])
+    if page is not None and page.reading is not None and page.reading.true_steps:
+        page = replace(page, reading=replace(page.reading, page_time=_said_at(answer)))
     word, detail = _page_word(answer, page)
     return word, detail, page
+
+
+def _said_at(answer: Answer) -> float | None:
+    """Epoch seconds by the server's own clock: it stamps the heartbeat's time with the same one, ours may differ."""
+    try:
+        return parsedate_to_datetime(answer.headers.get("date", "")).timestamp()
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 @dataclass(frozen=True)

@@ -57,13 +57,22 @@ class EngineReading:
 
 @dataclass(frozen=True)
 class Reading:
-    """One page. `engines` is keyed by the `engine` label ("0" where there is none)."""
+    """One page. `engines` is keyed by the `engine` label ("0" where there is none). `page_time`: epoch seconds by the
+    server's own clock when it answered."""
 
     engines: dict[str, EngineReading] = field(default_factory=dict)
     start_time: float | None = None
     in_flight: float | None = None
     models: tuple[str, ...] = ()
     true_steps: bool = False
+    page_time: float | None = None
+
+    def last_step_age_s(self, label: str) -> float | None:
+        """Seconds since this engine completed a step, by the heartbeat's time stamp; None where that is not known."""
+        engine = self.engines.get(label)
+        if engine is None or engine.last_step is None or self.page_time is None:
+            return None
+        return max(self.page_time - engine.last_step, 0.0)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -610,6 +611,20 @@ def test_bad_usage_is_one_sentence_and_3(args):
     assert (status, out) == (3, "")
     assert err.startswith("llm-health: ")
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("ago", "said"), [(2600.0, "the heartbeat saw its last step 43 min ago"), (2.0, ""), (None, "")], ids=str
+)
+def test_what_the_heartbeat_knows_of_the_time_before_we_looked_is_said_and_proves_nothing(ago, said):
+    beat = 'llm_engine_steps_total{engine="0"} 5\n'
+    if ago is not None:
+        beat += f'llm_engine_last_step_timestamp_seconds{{engine="0"}} {time.time() - ago}\n'
+    with serving(vllm(STILL + beat)) as server:
+        status, seen = one(server.url, *QUICK)
+    assert (status, seen["state"]) == (1, "stalled")
+    assert ("the heartbeat saw" in seen["reason"]) == bool(said)
+    assert said in seen["reason"]
 
 
 def test_text_and_nagios():

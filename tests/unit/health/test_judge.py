@@ -351,6 +351,16 @@ def test_more_progress_never_makes_a_verdict_worse(rows):
             assert BAD.get(b.state.value, 0) <= BAD.get(a.state.value, 0)
 
 
+def test_a_hang_that_is_older_than_our_looking_is_told():
+    then = replace(page(**W, heartbeat=9.0, last_step=5000.0), page_time=7600.0)
+    told = [verdict.reason for verdict in states([at(0, then), at(50, replace(then, page_time=7650.0))])]
+    assert told[0].endswith("nothing to compare with yet; the heartbeat saw its last step 43 min ago")
+    assert told[1].endswith("(not proven before 100 s); the heartbeat saw its last step 44 min ago")
+    fresh = replace(page(**W, heartbeat=9.0, last_step=5000.0), page_time=5001.0)
+    aged = replace(fresh, page_time=5051.0)
+    assert "last step" not in "".join(v.reason for v in states([at(0, fresh), at(50, aged)]))
+
+
 @given(rows, st.sampled_from(["1", "7", "rank-b"]))
 def test_another_label_changes_nothing(rows, label):
     a = [verdict.state for verdict in states(build(rows))]
@@ -365,3 +375,8 @@ def test_a_trace_line_reads_back_to_the_same_observation(rows):
         again = from_json(json.loads(json.dumps(to_json(seen))))
         assert replace(again, reading=None) == replace(seen, reading=None)
         assert (again.reading and again.reading.engines) == (seen.reading and seen.reading.engines)
+
+
+def test_a_trace_keeps_what_the_servers_clock_said():
+    seen = at(0, replace(page(**W, last_step=5000.0), page_time=7600.0))
+    assert from_json(to_json(seen)).reading.page_time == 7600.0

@@ -308,7 +308,7 @@ def test_arguments_of_other_releases_are_taken(beat: Beat) -> None:
 # -- several API servers -----------------------------------------------------------------------------------------------
 
 MULTIPROCESS_SCRIPT = """
-import sys, types
+import asyncio, sys, types
 loggers = types.ModuleType("vllm.v1.metrics.loggers")
 exec(sys.argv[1], loggers.__dict__)
 for name in ("vllm", "vllm.v1", "vllm.v1.metrics"):
@@ -323,8 +323,27 @@ class Stats:
 known = {"step": (Stats(1), None), "last step": (Stats(0), object()), "nonsense": (object(), None)}
 logger = gb10_heartbeat.Heartbeat(None, 0)
 print("done", flush=True)
+one_by_one = "one by one" in sys.argv
+if one_by_one:  # a prometheus_client whose histogram has no parts that we know
+    logger._tally._parts = None
+
+def record(what):
+    logger.record(*known[what], mm_cache_stats=None, engine_idx=0)
+
+async def in_a_loop():  # as in the server
+    written = logger._tally._steps._value.get
+    before = written()
+    for _turn in range(100):
+        record("step")
+    assert written() == before, "written at every step"
+    while written() == before:
+        await asyncio.sleep(0.01)
+
 for line in sys.stdin:
-    logger.record(*known[line.strip()], mm_cache_stats=None, engine_idx=0)
+    if line == "in a loop\\n":
+        asyncio.run(in_a_loop())
+    else:
+        record(line.strip())
     print("done", flush=True)
 """
 
@@ -332,9 +351,9 @@ for line in sys.stdin:
 class ApiServer:
     """One process of several that count for the same engine."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *words: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", MULTIPROCESS_SCRIPT, STAND_IN],
+            [sys.executable, "-c", MULTIPROCESS_SCRIPT, STAND_IN, *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -349,7 +368,8 @@ class ApiServer:
 
     def wait(self) -> None:
         assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "done\n"
+        line = self._process.stdout.readline()
+        assert line == "done\n", self._process.communicate()[1]
 
     def end(self) -> str:
         """End it, once; hands back what it said on stderr."""
@@ -385,6 +405,21 @@ def test_two_api_servers_count_one_engine_together(pair: tuple[ApiServer, ApiSer
     assert samples(page, LAST)[("0",)] > 1_700_000_000
     assert samples(page, INFO) == {("1.0.0",): 1}
     assert first.end() + second.end() == ""
+
+
+@pytest.mark.parametrize("words", [(), ("one by one",)], ids=["together", "one by one"])
+def test_the_servers_loop_writes_what_came_together(words: tuple[str, ...], tmp_path: Path) -> None:
+    server = ApiServer(tmp_path, *words)
+    server.wait()
+    for _turn in range(2):
+        server.send("in a loop")
+    page = shared_page(tmp_path)
+    assert server.end() == ""
+    assert samples(page, STEPS) == {("0",): 200}
+    assert samples(page, COUNT) == {("0",): 199}
+    buckets = samples(page, "llm_engine_step_seconds_bucket")
+    assert max(buckets.values()) == 199
+    assert 0 < samples(page, SUM)[("0",)] < 60
 
 
 def test_the_others_steps_are_no_long_step_of_mine(pair: tuple[ApiServer, ApiServer], tmp_path: Path) -> None:
