@@ -297,7 +297,7 @@ def _engine_state(
         return State.BUSY, 0.0
     silence = max(observation.begun - engine.silent_since, 0.0)
     row = BY_NAME.get(observation.engine or "")
-    provable = row is None or row.provable
+    provable = (row is None or row.provable) and engine.comparable
     # a sleep may end a clock tick early; that must not cost a proof
     if silence + 0.001 >= limits.patience(label) and engine.readings >= limits.proof_readings and provable:
         return State.HUNG, silence
@@ -350,6 +350,8 @@ def _readings(track: Track, observation: Observation, limits: Limits) -> Verdict
         row = BY_NAME.get(observation.engine or "")
         if state is State.STALLED and row is not None and not row.provable:
             tail = "on this engine silence alone is no proof"
+        elif state is State.STALLED and not engine.comparable:
+            tail = "no counter that would show progress can be read, so this is no proof"
         return Verdict(
             state,
             f"{who} {verb}: {_work_words(engine)}, and no sign of progress for {seconds(silence or 0.0)} ({tail})"

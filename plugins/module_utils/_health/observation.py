@@ -126,8 +126,15 @@ def _flag(value: Any) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
-def _words(value: Any) -> tuple[str, ...] | None:
-    return tuple(str(item) for item in value) if isinstance(value, (list, tuple)) else None
+def _words(value: Any, one: str = "") -> tuple[str, ...] | None:
+    """A list of names. A bare name is a list of one; of a bare number or true the names are unknown: `one` stands for it."""
+    if isinstance(value, (list, tuple)):
+        return tuple(str(item) for item in value)
+    if isinstance(value, str):
+        return (value,) if value else ()
+    if one and isinstance(value, (bool, int, float)):
+        return (one,) if value else ()
+    return None
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -195,7 +202,7 @@ def from_json(row: Mapping[str, Any]) -> Observation:
         host=Host(
             gpu_present=_flag(host.get("gpu_present")),
             clients=None if clients is None else int(clients),
-            compilers=_words(host.get("compilers")),
+            compilers=_words(host.get("compilers"), "a compiler"),
             kernel_faults=_words(host.get("kernel_faults")),
             **{name: _number(host.get(name)) for name in _HOST_NUMBERS},
         ),
@@ -205,7 +212,7 @@ def from_json(row: Mapping[str, Any]) -> Observation:
                 reachable=_flag(_mapping(rank).get("reachable")),
                 state=_text(_mapping(rank).get("state")),
                 since=_number(_mapping(rank).get("since")),
-                compilers=_words(_mapping(rank).get("compilers")),
+                compilers=_words(_mapping(rank).get("compilers"), "a compiler"),
                 gpu_power_w=_number(_mapping(rank).get("gpu_power_w")),
                 cpu_seconds=_number(_mapping(rank).get("cpu_seconds")),
             )

@@ -7,6 +7,8 @@ Invariants, for every engine of a `Track`:
 - `sign_t` is the end of the last reading that showed progress, or when a probe was answered, or None;
 - `stall_t` is the end of the reading that first showed a queue and nothing running, or None where that is not so;
 - `debt_t` is when the first probe was sent that nobody answered, or None; any progress or an answer pays it;
+- `last` holds the last known value of every counter: one that a page leaves out is unknown, not back at nothing;
+- `comparable` says that the latest reading had a counter that moves with every token, and its value of before is known;
 - nothing here was ever compared across two processes.
 """
 
@@ -31,8 +33,12 @@ BALANCER_FORGOTTEN_AFTER = 30
 # 12 W: an idle GB10; a deadlocked one draws at least 16 W. Used only where utilisation is unknown.
 GPU_IDLE_POWER_W = 15.0
 GPU_IDLE_UTILIZATION = 0.05
+# An engine that the page leaves out for longer than this was taken away (ranks can be scaled down).
+UNSEEN_READINGS = 5
 # The heartbeat plug-in turns itself off when it fails; then other counters move and it does not.
 HEARTBEAT_MISSES = 2
+# One of these moves with every token of a healthy decode. Without any, silence is ours: no sign could have been seen.
+TOKEN_COUNTERS = ("heartbeat", "steps", "generation_tokens", "flops")
 # The pseudo engine that carries what cannot be laid at one rank's door (an unpinned probe, /load) where there are several.
 WHOLE = "*"
 
@@ -55,11 +61,14 @@ class EngineTrack:
     work: float | None = None
     sign_t: float | None = None
     stall_t: float | None = None
+    comparable: bool = False
+    beating: bool = False
+    unseen: int = 0
 
     @property
     def heartbeat_trusted(self) -> bool:
         """A true step counter is there and moves when others do."""
-        return self.last is not None and self.last.heartbeat is not None and self.heartbeat_misses < HEARTBEAT_MISSES
+        return self.beating and self.heartbeat_misses < HEARTBEAT_MISSES
 
     @property
     def has_work(self) -> bool:
@@ -178,9 +187,29 @@ def _signs(track: EngineTrack, now: EngineReading) -> tuple[tuple[str, ...], boo
 
 
 def _work_since(track: EngineTrack, observation: Observation, work: float | None) -> float | None:
+    if work is None:
+        return track.work_t  # one reading that does not say ends no work
     if not work:
         return None
-    return track.work_t if track.work and track.work_t is not None else observation.t
+    return track.work_t if track.work_t is not None else observation.t
+
+
+def _comparable(before: EngineReading | None, now: EngineReading) -> bool:
+    """A silence can be told from one that we merely cannot hear."""
+    return any(
+        getattr(now, name) is not None and (before is None or getattr(before, name) is not None)
+        for name in TOKEN_COUNTERS
+    )
+
+
+def _known(before: EngineReading | None, now: EngineReading) -> EngineReading:
+    """`now`, with what it does not say filled in from before: counters only rise, so an unseen one is compared later."""
+    if before is None:
+        return now
+    missing = {
+        name: old for name in COUNTERS if getattr(now, name) is None and (old := getattr(before, name)) is not None
+    }
+    return replace(now, **missing) if missing else now
 
 
 def _stall_since(before: float | None, now: EngineReading | None, observation: Observation) -> float | None:
@@ -195,7 +224,9 @@ def _advance_engine(
     signs, only_kv = _signs(track, now)
     moved = bool(signs)
     kv_max, resets = track.kv_max, track.kv_resets
-    if moved:
+    idle = work == 0
+    if moved or (idle and track.debt_t is None):
+        # what comes after an idle spell is another request: it is not measured against the maximum of the one before
         kv_max = now.kv_usage
         resets = resets if only_kv else 0
     else:
@@ -215,10 +246,12 @@ def _advance_engine(
         misses = 0
     elif now.heartbeat is not None and moved and not only_kv:
         misses += 1
-    idle = work == 0
     return replace(
         track,
-        last=now,
+        last=_known(track.last, now),
+        comparable=_comparable(track.last, now),
+        beating=now.heartbeat is not None,
+        unseen=0,
         progress_t=observation.t if moved else track.progress_t,
         sign_t=observation.t if moved else track.sign_t,
         work_t=_work_since(track, observation, work),
@@ -243,6 +276,8 @@ def _fresh(now: EngineReading | None, observation: Observation, work: float | No
         kv_max=None if now is None else now.kv_usage,
         work=work,
         stall_t=_stall_since(None, now, observation),
+        comparable=now is None or _comparable(None, now),
+        beating=now is not None and now.heartbeat is not None,
     )
 
 
@@ -266,6 +301,7 @@ def _whole(track: Track | None, engines: dict[str, EngineTrack], observation: Ob
         moved=moved,
         first=False,
         work=work,
+        comparable=any(engine.comparable for engine in engines.values()),
     )
 
 
@@ -322,7 +358,12 @@ def advance(track: Track | None, observation: Observation, gap_s: float | None =
             }
             whole_before = None
         else:
-            own = {}
+            # an engine that this page leaves out is still there, and nothing is known of it now
+            own = {
+                label: replace(engine, moved=False, first=False, signs=(), comparable=False, unseen=engine.unseen + 1)
+                for label, engine in engines.items()
+                if label != WHOLE and label not in reading.engines and engine.unseen < UNSEEN_READINGS
+            }
             for label, now in reading.engines.items():
                 work = _work(label, reading, observation)
                 old = engines.get(label)

@@ -80,6 +80,17 @@ def step(
     sends_proof: bool = False,
 ) -> Step:
     """One observation's way. `sends_proof`: the caller can send the last proof; else the probe seen is the last proof."""
+    done = _step(settings, memory, observation, around, sends_proof)
+    accused = done.verdict.accused
+    if done.decision.rule == "acquitted" and accused is not None and observation.probe_engine is None:
+        # a last proof is sent to the accused: where a trace does not say to whom it went, it went there
+        done = _step(settings, memory, replace(observation, probe_engine=accused), around, sends_proof)
+    return done
+
+
+def _step(
+    settings: Settings, memory: Memory, observation: Observation, around: Surroundings, sends_proof: bool
+) -> Step:
     before = memory.track
     track = advance(before, observation, settings.gap_void_s)
     memory = _learn(settings, memory, before, track, observation)
@@ -138,6 +149,7 @@ def _learn(settings: Settings, memory: Memory, before: Track | None, track: Trac
     power = memory.power_w
     if track.moved and host.gpu_power_w is not None:
         power = (*power, host.gpu_power_w)[-POWER_KEPT:]
+    never_ready_t = _never_ready(memory, before, observation)
     ranks = {rank.host: rank.cpu_seconds for rank in observation.ranks if rank.cpu_seconds is not None}
     return replace(
         memory,
@@ -152,7 +164,10 @@ def _learn(settings: Settings, memory: Memory, before: Track | None, track: Trac
         and _cpu_flat(settings, memory.cpu_seconds, host.cpu_seconds, observation.t - before.t),
         cpu_seconds=host.cpu_seconds,
         rank_cpu_seconds=ranks,
-        never_ready_t=_never_ready(memory, before, observation),
+        never_ready_t=never_ready_t,
+        never_ready_since=before.since
+        if before is not None and never_ready_t != memory.never_ready_t
+        else memory.never_ready_since,
         speeds=speed.learn(
             memory.speeds,
             observation.t,
@@ -178,13 +193,13 @@ def _of_this_program(memory: Memory, observation: Observation) -> Memory:
 
 
 def _never_ready(memory: Memory, before: Track | None, observation: Observation) -> tuple[float, ...]:
-    """When starts ended that had never become ready, whoever made them."""
-    since = observation.service.since
-    if before is None or before.ready or since is None or before.since is None:
+    """When starts ended that had never become ready, whoever made them: another one followed, or its manager gave up."""
+    service = observation.service
+    if before is None or before.ready or before.since is None or memory.never_ready_since == before.since:
         return memory.never_ready_t
-    if abs(since - before.since) <= SINCE_TOLERANCE_S:
-        return memory.never_ready_t
-    return (*memory.never_ready_t, observation.t)[-10:]
+    another = service.since is not None and abs(service.since - before.since) > SINCE_TOLERANCE_S
+    gave_up = service.state in ("inactive", "failed") and service.wanted is True and observation.reading is None
+    return (*memory.never_ready_t, observation.t)[-10:] if another or gave_up else memory.never_ready_t
 
 
 def _ended_pause(before: Track, label: str, engine: EngineTrack, observation: Observation) -> float:
@@ -296,7 +311,7 @@ def decide(
         memory = replace(memory, proof_t=None, latched=latched)
         probe = _probe_due(settings, memory, verdict, observation)
         return _none(why, rule, probe=probe, alert=_alert(settings, memory, now)), memory
-    for refuse in (_intent, _lease, _thrashing, _cooldown):
+    for refuse in (_intent, _lease, _thrashing, _half, _cooldown):
         refusal = refuse(settings, memory, verdict, observation, now)
         if refusal is not None:
             return replace(refusal, due=due), replace(memory, proof_t=None)
@@ -310,6 +325,19 @@ def decide(
             alert=f"latched: {latch}",
         )
         return decision, replace(memory, latched=latch, proof_t=None)
+    short = _memory_lack(settings, observation) if due is Action.START else None
+    if short is not None:
+        since = memory.short_since if memory.short_since is not None else now
+        memory = replace(memory, short_since=since)
+        if now - since >= settings.memory_wait_s:
+            lack = f"memory did not come back within {seconds(settings.memory_wait_s)}: {short}"
+            return (
+                Decision(Action.LATCHED, f"{why}, but {lack}", "latched", due, alert=f"latched: {lack}"),
+                replace(memory, latched=lack),
+            )
+        alert = f"waits for memory to start it: {short}" if now - since >= settings.memory_alert_s else None
+        return _none(f"{why}; it is started when memory is there: {short}", "memory", due=due, alert=alert), memory
+    memory = replace(memory, short_since=None)
     if around.sister_down is not None and due is Action.RESTART:
         put_off = now - (around.sister_down_since if around.sister_down_since is not None else now)
         if put_off < settings.patience_s:
@@ -400,6 +428,28 @@ def _thrashing(
         "thrashing",
         alert="the host is short of memory",
     )
+
+
+def _half(
+    settings: Settings, memory: Memory, verdict: Verdict, observation: Observation, now: float
+) -> Decision | None:
+    """A server of several nodes is stopped and started as a whole or not at all."""
+    gone = [rank.host for rank in observation.ranks if rank.reachable is False]
+    if not gone:
+        return None
+    return _none(
+        f"{verdict.reason}, but {', '.join(gone)} cannot be reached, and half of it is never restarted",
+        "rank_unreachable",
+        alert=f"{', '.join(gone)} cannot be reached: not restarted",
+    )
+
+
+def _memory_lack(settings: Settings, observation: Observation) -> str | None:
+    """Judged only where the server is down: what it holds while it runs is not there yet."""
+    need, there = settings.memory_needed_gib, observation.host.memory_available_gib
+    if need is None or there is None or there >= need:
+        return None
+    return f"{need:g} GiB are needed and {there:.1f} are there"
 
 
 def _cooldown(

@@ -38,7 +38,8 @@ class Memory:
     Invariants: `acts` and `pauses` are in order of time; `latched` stays until a person clears it;
     `longest_step_s` is the longest step that had no excuse, `longest_shown_s` the longest on the page so far;
     `identity` is what the engine runs (its arguments and program files, as a digest): what was learned of another is not
-    kept; `stopped_since` is when both independent witnesses began to say "stopped" without a break.
+    kept; `never_ready_since` is the start that was counted last; `short_since` is when a start was first put off for want
+    of memory; `stopped_since` is when both independent witnesses began to say "stopped" without a break.
     """
 
     track: Track | None = None
@@ -60,6 +61,8 @@ class Memory:
     unresponsive_seen: int = 0
     unresponsive_still: bool = True
     never_ready_t: tuple[float, ...] = ()
+    never_ready_since: float | None = None
+    short_since: float | None = None
     doubt_since: float | None = None
     doubt_state: str | None = None
     probed_t: float | None = None

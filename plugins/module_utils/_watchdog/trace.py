@@ -56,7 +56,8 @@ def parse(text: str, name: str, settings: Settings | None = None) -> Trace:
         raise ConfigError(
             [f"{name}: line {first[0]}: trace {header['trace']!r} is a version not known here (known: 1)"]
         )
-    given = header.get("settings") or {}
+    given = header.get("settings")
+    given = {} if given is None else given
     if not isinstance(given, dict):
         raise ConfigError([f"{name}: settings: must be an object of setting names and values"])
     chosen = with_values(settings or Settings(), given, f"{name}: settings")

@@ -63,8 +63,7 @@ def test_secrets_are_written_but_never_shown(arguments, tmp_path):
     request = {"headers": {"X-Key": "s3cret"}, "path": "/may"}
     for _ in range(2):
         result = run(**arguments, request=request, _ansible_diff=True)
-        assert "s3cret" not in json.dumps({key: value for key, value in result.items() if key != "invocation"})
-        assert "s3cret" not in json.dumps(result["invocation"])
+        assert "s3cret" not in json.dumps(result)  # from ansible-core 2.20 on without the invocation
     request["headers"]["X-Key"] = "an0ther"
     changed = run(**arguments, request=request, _ansible_diff=True)
     assert changed["changed"]
