@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 from ansible_collections.gb10.serving.plugins.module_utils._core.errors import ConfigError
 from ansible_collections.gb10.serving.plugins.module_utils._core.settings import Settings
-from ansible_collections.gb10.serving.plugins.module_utils._health.observation import Host, Lease, Observation, Service
+from ansible_collections.gb10.serving.plugins.module_utils._health.observation import (
+    Host,
+    Lease,
+    Observation,
+    Rank,
+    Service,
+    from_json,
+)
 from ansible_collections.gb10.serving.plugins.module_utils._health.reading import EngineReading, Reading
 from ansible_collections.gb10.serving.plugins.module_utils._watchdog.decide import Action, Surroundings, step
 from ansible_collections.gb10.serving.plugins.module_utils._watchdog.memory import Memory
@@ -284,6 +291,119 @@ def test_three_starts_that_were_never_ready_latch_whoever_made_them():
     )
 
 
+def test_the_third_that_was_never_ready_is_not_followed_by_a_fourth():
+    """Its manager gives up on each: loading, failed, started again by somebody."""
+    looks = [seen(0)]
+    for n, begun in enumerate((300, 1260, 2220)):
+        up = Service("active", float(begun), True)
+        looks += [seen(t, metrics="refused", service=up) for t in range(begun, begun + 900, 60)]
+        looks += [seen(begun + 900, metrics="refused", service=Service("failed", None if n else up.since, True))]
+    looks += [seen(t, metrics="refused", service=Service("failed", None, True)) for t in (3180, 3240)]
+    done = walk(looks)
+    assert [step.decision.action.value for step in done[-2:]] == ["latched", "latched"]
+    assert done[-1].memory.latched == "it was started 3 times in 120 min and was never ready"
+    assert all(step.decision.action is Action.NONE for step in done[:-2])
+    stopped = [
+        replace(o, service=replace(o.service, wanted=False)) if o.service.state == "failed" else o for o in looks
+    ]
+    assert walk(stopped[:-3])[-1].memory.latched is None
+
+
+NOTHING = {"steps": None, "kv_usage": None}
+
+
+@pytest.mark.parametrize(
+    ("engine_at", "right"),
+    [
+        (lambda t: NOTHING, []),
+        (lambda t: NOTHING if t > 300 else {}, []),
+        # one page that leaves something out hides no hang: what is read again is compared with what was known
+        (lambda t: NOTHING if t == 300 else {}, [(600.0, "restart")]),
+        (lambda t: {"running": None} if t == 300 else {}, [(600.0, "restart")]),
+        (lambda t: {"steps": 1000.0 + (t > 300), **(NOTHING if t == 300 else {})}, [(920.0, "restart")]),
+        # tokens are not finished requests: those stand still through any long answer
+        (lambda t: {**NOTHING, "finished": 7.0, "prompt_tokens": 90.0}, []),
+    ],
+    ids=["never any", "none any more", "once none", "running once unknown", "moved unseen", "only finished"],
+)
+def test_a_silence_that_could_not_be_heard_is_no_proof(engine_at, right):
+    looks = [seen(t, engine=engine_at(t)) for t in range(0, 1001, 20)]
+    assert actions(looks) == right
+
+
+def test_an_engine_that_its_page_leaves_out_once_is_no_new_one():
+    bare = replace(seen(300).reading, engines={})
+    looks = [replace(one, reading=bare) if one.t == 300 else one for one in frozen(700)]
+    done = walk(looks)
+    assert done[15].verdict.state.value == "unknown"
+    assert actions(looks) == [(600.0, "restart")]
+    both = [
+        replace(one, reading=replace(one.reading, engines={**one.reading.engines, "1": one.reading.engines["0"]}))
+        for one in frozen(100)
+    ]
+    track = walk([*both, *frozen(400, start=120)])[-1].memory.track
+    assert "1" not in track.engines  # taken away for good
+
+
+def test_another_request_is_not_measured_against_the_kv_use_of_the_one_before():
+    looks = [seen(0, engine={"kv_usage": 0.3})]
+    looks += [seen(t, engine={"running": 0.0, "kv_usage": 0.0}) for t in range(60, 600, 60)]
+    looks += [seen(t, engine={"running": 1.0, "kv_usage": t / 10_000}) for t in range(600, 2400, 60)]
+    assert actions(looks) == []
+
+
+def test_a_rank_that_cannot_be_reached_is_waited_for():
+    gone = (Rank(host="spark2", reachable=False),)
+    looks = [*frozen(900, ranks=gone), *frozen(1000, start=920, ranks=(Rank(host="spark2", reachable=True),))]
+    done = walk(looks)
+    assert done[45].decision.rule == "rank_unreachable"
+    assert "spark2 cannot be reached" in done[45].decision.alert
+    assert actions(looks) == [(920.0, "restart")]
+
+
+DOWN = Service("failed", None, True)
+
+
+def test_a_start_waits_for_memory_and_not_for_ever():
+    settings = Settings(memory_needed_gib=40.0)
+
+    def down(t, there):
+        return seen(t, metrics="refused", service=DOWN, host=Host(memory_available_gib=there))
+
+    looks = [seen(0), *(down(t, 5.0) for t in range(60, 600, 60)), down(600, 41.0)]
+    assert actions(looks, settings) == [(600.0, "start")]
+    waiting = walk(looks, settings)
+    assert waiting[2].decision.alert is None
+    assert waiting[-2].decision.alert == "waits for memory to start it: 40 GiB are needed and 5.0 are there"
+    assert actions([seen(0), *(down(t, None) for t in (60, 120))], settings) == [(120.0, "start")]
+    late = walk([seen(0), *(down(t, 5.0) for t in range(60, 1400, 60))], settings)
+    assert late[-1].decision.action is Action.LATCHED
+    assert late[-1].memory.latched.startswith("memory did not come back within 20 min")
+    # it holds the memory itself while it runs
+    busy = [seen(t, host=Host(memory_available_gib=5.0)) for t in range(0, 601, 20)]
+    assert actions(busy, settings) == [(600.0, "restart")]
+
+
+def test_an_answered_last_proof_acquits_the_accused_of_several():
+    def pair(t, **more):
+        one = seen(t, moved=float(t))
+        other = seen(t).reading.engines["0"]
+        return replace(one, reading=replace(one.reading, engines={**one.reading.engines, "1": other}), **more)
+
+    looks = [pair(t) for t in range(0, 600, 20)]
+    assert actions([*looks, pair(600, probe="ok"), *(pair(t) for t in range(620, 1200, 20))]) == []
+    assert actions([*looks, pair(600)]) == [(600.0, "restart")]
+    # where it is known that it went to another rank, it acquits nobody
+    astray = [*looks, pair(600, probe="ok", probe_engine="0"), pair(620)]
+    assert actions(astray) == [(620.0, "restart")]
+
+
+def test_compilers_may_be_counted_or_only_known_to_be_there():
+    for given, right in [(2, ("a compiler",)), (True, ("a compiler",)), (0, ()), (False, ()), ("nvcc", ("nvcc",))]:
+        assert from_json({"t": 0, "host": {"compilers": given}}).host.compilers == right
+    assert from_json({"t": 0, "host": {"compilers": None}}).host.compilers is None
+
+
 def test_a_doubt_becomes_a_persons_after_15_minutes():
     found = walk(frozen(1000, metrics="http 401"))
     assert found[40].decision.alert is None
@@ -329,6 +449,7 @@ BAD_TRACES = [
     ("", "is empty"),
     ("{}\n", "header"),
     ('{"trace": 2}\n', "version"),
+    ('{"trace": 1, "settings": []}\n', "settings: must be an object"),
     ('{"trace": 1, "settings": {"patince_s": 3}}\n', "settings.patince_s"),
     ('{"trace": 1, "settings": {"patience_s": "x"}}\n', "settings.patience_s"),
     ('{"trace": 1, "settings": {"busy_policy": "maybe"}}\n', "settings.busy_policy"),
