@@ -32,9 +32,9 @@ def decode(kind: type[T], value: Any) -> T:
 def _decode(kind: Any, value: Any) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        if value is None and type(None) in arguments:
+        if value is None and types.NoneType in arguments:
             return None
-        rest = [one for one in arguments if one is not type(None)]
+        rest = [one for one in arguments if one is not types.NoneType]
         return _decode(rest[0], value)
     if is_dataclass(kind) and isinstance(kind, type):
         if not isinstance(value, Mapping):

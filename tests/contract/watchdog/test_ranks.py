@@ -100,21 +100,23 @@ def test_killed_at_every_write_the_pair_is_never_left_half(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("damage", "words"),
+    ("damage", "event", "words"),
     [
-        ("unreachable", "spark2: cannot be reached"),
-        ("not-found", "there is no such unit on spark2"),
-        ("masked", "is masked on spark2"),
+        ("unreachable", "alert", "spark2 cannot be reached: not restarted"),
+        ("not-found", "refused", "there is no such unit on spark2"),
+        ("masked", "refused", "is masked on spark2"),
     ],
 )
-def test_nothing_is_stopped_unless_every_rank_can_be_started_again(pair, damage, words):
+def test_nothing_is_stopped_unless_every_rank_can_be_started_again(pair, damage, event, words):
     if damage == "unreachable":
         (pair.folder / "unreachable").touch()
     else:
         (pair.folder / "worker.load").write_text(f"{damage}\n")
     pair.freeze()
-    until(lambda: pair.watchdog("run") and pair.journal("refused"), within_s=60)
-    assert words in pair.journal("refused")[0]["reason"]
+    until(lambda: pair.watchdog("run") and pair.journal(event), within_s=60)
+    assert words in pair.journal(event)[0]["reason"]
+    if event == "alert":
+        assert not pair.journal("proof"), "a server that cannot be restarted is not asked for a last proof either"
     assert pair.order() == []
     assert pair.answers()
     assert pair.state()["memory"]["acts"] == [], "what was refused spends no budget"
