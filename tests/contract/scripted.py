@@ -32,7 +32,7 @@ Answer = Say | Callable[[int], Say]
 
 
 class Server:
-    """`answers`: by "METHOD /path" (a Say, or a function of how often it was asked before); others are 404."""
+    """`answers`: by "METHOD /path" (a Say, or a function of how often it was asked before); others are what "*" says, or 404."""
 
     def __init__(self, answers: dict[str, Answer], host: str = "127.0.0.1") -> None:
         self.answers, self.log, self.lock = answers, [], threading.Lock()
@@ -54,7 +54,7 @@ class Server:
                     before = outer.log.count(key)
                     outer.log.append(key)
                     outer.bodies.append((key, body, {k.lower(): v for k, v in self.headers.items()}))
-                rule = outer.answers.get(key, Say(b'{"detail":"Not Found"}', 404))
+                rule = outer.answers.get(key) or outer.answers.get("*", Say(b'{"detail":"Not Found"}', 404))
                 say = rule(before) if callable(rule) else rule
                 outer.closing.wait(say.wait_s)
                 if say.reset:

@@ -17,11 +17,25 @@ except ImportError:  # the module or command that needs it says so
 from .._core.servers import Restart
 from .engines import engine_named
 from .http import client as http_client
+from .http import told_apart
 from .judge import DEFAULT_PATIENCE_S, DEFAULT_PATIENCE_TRUE_STEPS_S, Limits, judge
 from .observation import Observation
-from .observe import Identity, Models, Target, Witness, ask_models, identify, is_proxy, observe, observe_around
-from .probe import KINDS, ProbeResult, probe
-from .progress import WHOLE, Track, advance
+from .observe import (
+    UNNAMED_PROXY,
+    Identity,
+    Models,
+    Target,
+    Witness,
+    ask_loaded,
+    ask_models,
+    identify,
+    is_proxy,
+    observe,
+    observe_around,
+    with_load,
+)
+from .probe import KINDS, ProbeResult, first_kind, probe
+from .progress import WHOLE, Track, advance, took_up
 from .reading import Page
 from .verdict import State, Verdict, worst_exit
 
@@ -139,6 +153,7 @@ class _Check:
         self.models: Models | None = None
         self.track: Track | None = None
         self.before: Track | None = None
+        self.loaded: tuple[str, ...] | None = None
         self.probe_sent = False
         self.readings: list[Observation] = []
 
@@ -213,6 +228,13 @@ class _Check:
             observation = await observe_around(self.http, self.target, self.witness, observation)
         return observation, self.judged(observation)
 
+    async def with_load(self, observation: Observation, verdict: Verdict) -> Verdict:
+        """What moves while the gauges say nothing is there is idle, or work that only the front end shows."""
+        if verdict.rule != "counters_moved":
+            return verdict
+        async with self.gate:
+            return self.judged(await with_load(self.http, self.target, observation))
+
     async def run(self) -> Report:
         if self.subject.role == "proxy":
             return await self.proxy(("/models", "/v1/models"), None)
@@ -231,21 +253,24 @@ class _Check:
 
     def proxied(self, who: Identity) -> Report:
         models = who.models
-        if models is not None and models.answer.how == "ok" and models.answer.status == 200:
-            reason = f"the proxy {who.proxy} answers; ask the servers behind it by their own addresses"
-            return self.report(Verdict(State.REACHABLE, reason, "proxy"), who.proxy, "proxy")
-        return self.report(self.not_listed(models), who.proxy, "proxy")
+        named = None if who.proxy == UNNAMED_PROXY else who.proxy
+        if models is not None and models.is_list:
+            subject = f"the proxy {named}" if named else UNNAMED_PROXY
+            reason = f"{subject} answers; ask the servers behind it by their own addresses"
+            return self.report(Verdict(State.REACHABLE, reason, "proxy"), named, "proxy")
+        return self.report(self.not_listed(models, named), named, "proxy")
 
     async def proxy(self, paths: tuple[str, ...], name: str | None) -> Report:
         async with self.gate:
             models = await ask_models(self.http, self.target, paths)
-        if models.answer.how == "ok" and models.answer.status == 200:
+            told = await told_apart(models.answer, self.target.base + paths[0], self.target.connect_s)
+            models = replace(models, answer=told)
+        if models.is_list:
             reason = "the proxy answers /models; nothing more can be known through it"
             return self.report(Verdict(State.REACHABLE, reason, "proxy"), name, "proxy")
         return self.report(self.not_listed(models), name, "proxy")
 
-    @staticmethod
-    def not_listed(models: Models | None) -> Verdict:
+    def not_listed(self, models: Models | None, proxy: str | None = None) -> Verdict:
         answer = models.answer if models else None
         if answer is None:
             return _unknown("it was not asked")
@@ -253,8 +278,12 @@ class _Check:
             return Verdict(State.DEAD, "nothing listens there; it may still be loading", "refused")
         if answer.how in ("timeout", "reset"):
             return Verdict(State.UNRESPONSIVE, answer.detail or "it does not answer", "page_silent")
+        if answer.how == "ok" and answer.status == 200:
+            return _unknown("its /models answered 200, but with no list of models; is the address a proxy's?")
         if answer.how == "ok":
-            hint = "; give a key with --api-key-file" if answer.status in (401, 403, 500) else ""
+            # LiteLLM without a database says 500 to a question without a key
+            keyless = (401, 403, 500) if proxy == "litellm" and not self.subject.api_key else (401, 403)
+            hint = "; give a key with --api-key-file" if answer.status in keyless else ""
             return _unknown(f"the proxy's /models answered {answer.status}{hint}")
         return _unknown(answer.detail or "the proxy could not be asked")
 
@@ -274,7 +303,7 @@ class _Check:
             reason = f"the proxy {page.proxy} answers; ask the servers behind it by their own addresses"
             return self.report(Verdict(State.REACHABLE, reason, "proxy"), page.proxy, "proxy")
         if verdict.rule == "cannot_ask" and verdict.state is State.UNKNOWN:
-            return await self.without_counters(observation, verdict)
+            return await self.without_counters(observation, verdict, page)
         if observation.metrics == "reset":
             observation, verdict, dummy = await self.look()  # one reset may be a restart's; two are its manner
         waits = list(self.options.waits_s)
@@ -287,7 +316,11 @@ class _Check:
                 verdict, answered = await self.send_probe(observation)
                 if answered:
                     return self.report(verdict)
-            if verdict.rule != "first_reading" and verdict.state not in (State.STALLED, State.HUNG, State.SUSPECT):
+            if verdict.rule not in ("first_reading", "gauges_unreadable") and verdict.state not in (
+                State.STALLED,
+                State.HUNG,
+                State.SUSPECT,
+            ):
                 return self.report(verdict)
             if not waits:
                 if verdict.rule == "first_reading" and extra:
@@ -296,6 +329,7 @@ class _Check:
                     break
             await self.sleep(waits.pop(0))
             observation, verdict, dummy = await self.look()
+            verdict = await self.with_load(observation, verdict)
         if verdict.state is State.SUSPECT and self.may_probe():
             verdict, dummy_answered = await self.send_probe(observation)
         return self.report(verdict)
@@ -307,8 +341,12 @@ class _Check:
         return self.probe_kind() != "never"
 
     async def ask_one(self, rank: str | None) -> ProbeResult:
+        kind = self.probe_kind()
         model = next((o.reading.models[0] for o in reversed(self.readings) if o.reading and o.reading.models), None)
-        if model is None or len(self.all_models()) > 1:
+        if self.loaded:
+            right = "embedding" if kind == "embedding" else "chat"
+            model = next((name for name in self.loaded if first_kind(name, "auto") == right), self.loaded[0])
+        elif model is None or len(self.all_models()) > 1:
             if self.models is None:
                 async with self.gate:
                     self.models = await ask_models(self.http, self.target, ("/v1/models",), self.target.connect_s)
@@ -318,7 +356,6 @@ class _Check:
         row = self.target.engine
         if rank is not None and row is not None and row.rank_header:
             headers[row.rank_header] = rank
-        kind = self.probe_kind()
         self.probe_sent = True
         return await probe(
             self.http,
@@ -334,12 +371,16 @@ class _Check:
         return {m for o in self.readings if o.reading for m in o.reading.models}
 
     def ranks(self) -> list[str | None]:
-        """The engines to probe: one unpinned probe, or one pinned to each rank where the engine lets us choose."""
+        """The engines to probe: one unpinned probe, or one pinned to each rank where the engine lets us choose.
+
+        A rank that sleeps is not probed; where we cannot choose, none is.
+        """
         row = self.target.engine
-        labels = [label for label in (self.track.engines if self.track else {}) if label != WHOLE]
-        if len(labels) < 2 or row is None or row.rank_header is None or not all(label.isdigit() for label in labels):
-            return [None]
-        return [*sorted(labels, key=int)]
+        known = {label: e for label, e in (self.track.engines if self.track else {}).items() if label != WHOLE}
+        awake = [label for label, e in known.items() if e.last is None or not e.last.sleeping]
+        if len(known) < 2 or row is None or row.rank_header is None or not all(label.isdigit() for label in known):
+            return [None] if len(awake) == len(known) else []
+        return [*sorted(awake, key=int)]
 
     async def send_probe(self, observation: Observation) -> tuple[Verdict, bool]:
         """Probes, then judges. Unanswered: the page is read again first, for what moved or appeared meanwhile."""
@@ -348,7 +389,6 @@ class _Check:
             begin = self.clock()
             result = await self.ask_one(rank)
             if result.word == "timeout":
-                idle_before = {k: e.work for k, e in self.track.engines.items()} if self.track else {}
                 self.before = self.track
                 async with self.gate:
                     again, dummy = await observe(self.http, self.target, self.clock)
@@ -356,24 +396,10 @@ class _Check:
                 verdict = self.judged(again)
                 if again.reading is not None:
                     self.readings.append(again)
-                appeared = [
-                    label
-                    for label, engine in (self.track.engines if self.track else {}).items()
-                    if label != WHOLE
-                    and not engine.first
-                    and idle_before.get(label) == 0
-                    and engine.last is not None
-                    and engine.last.work
-                ]
-                if appeared and verdict.state in (State.STALLED, State.HUNG):
-                    verdict = replace(
-                        verdict,
-                        state=State.BUSY,
-                        restart_justified=False,
-                        rule="work_appeared",
-                        reason="work appeared while our probe waited: the engine took a step since",
-                    )
-                return verdict, False
+                if self.track is not None and verdict.state in (State.STALLED, State.HUNG):
+                    self.track = took_up(self.before, self.track, again)
+                    verdict = judge(self.track, again, self.limits())
+                return await self.with_load(again, verdict), False
             seen = replace(
                 observation,
                 t=self.clock(),
@@ -393,8 +419,8 @@ class _Check:
             self.before = self.track
         return verdict, True
 
-    async def without_counters(self, observation: Observation, verdict: Verdict) -> Report:
-        """No page of an engine. A proxy is recognised; a named probe is sent once; else it stays unknown."""
+    async def without_counters(self, observation: Observation, verdict: Verdict, page: Page | None) -> Report:
+        """No page of an engine. A proxy is recognised, an engine's own word is heard; a named probe is sent once."""
         metrics = observation.metrics or ""
         if (
             self.subject.role == "auto"
@@ -404,10 +430,20 @@ class _Check:
             if metrics == "http 404" and (self.models is None or self.models.answer.status == 404):
                 async with self.gate:
                     self.models = await ask_models(self.http, self.target, ("/models",), self.target.connect_s)
-            name = await is_proxy(self.http, self.target, self.models)
+            name = await is_proxy(self.http, self.target, self.models, page)
             if name is not None:
                 return self.proxied(Identity(proxy=name, models=self.models))
+        row = self.target.engine
+        answered = metrics.startswith("http ") or page is not None
+        if answered and row is not None and row.speaks:
+            observation, verdict = await self.around(observation)
+            if verdict.state is not State.UNKNOWN:
+                return self.report(verdict)
         if self.probe_kind() in KINDS and metrics != "connect timeout":
+            if row is None or row.loaded is not None:
+                idle = await self.nothing_loaded()
+                if idle is not None:
+                    return self.report(idle)
             begin = self.clock()
             result = await self.ask_one(None)
             seen = replace(
@@ -420,6 +456,17 @@ class _Check:
             )
             verdict = self.judged(seen)
         return self.report(verdict)
+
+    async def nothing_loaded(self) -> Verdict | None:
+        """Why a server that loads a model when asked for it is not probed, or None: `loaded` has what may be asked for."""
+        async with self.gate:
+            row, self.loaded = await ask_loaded(self.http, self.target)
+        self.target = replace(self.target, engine=row)
+        if self.loaded or row is None:
+            return None
+        if self.loaded is None:
+            return _unknown(f"its {row.loaded} could not be read: a probe might load a model, so none was sent")
+        return Verdict(State.SLEEPING, "no model is loaded, and a probe would load one: none was sent", "not_loaded")
 
 
 async def check(

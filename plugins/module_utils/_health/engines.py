@@ -45,6 +45,8 @@ class Engine:
     None when there is none. `dead_status`: the status by which /health says the engine is dead.
     `loading_status`: the status by which any page says it is still loading.
     `provable`: False where silence alone convicts nobody (no counter is certain to move every step).
+    `running_by_step`: its running gauge is set at the end of a step and by nothing else, so a rise shows one.
+    `loaded`: a path that lists the models in memory; where there is one, a request to any other model loads it.
     """
 
     name: str
@@ -62,8 +64,16 @@ class Engine:
     rank_header: str | None = None
     provable: bool = True
     true_steps: bool = False
+    running_by_step: bool = False
+    loaded: str | None = None
     no_evidence: str | None = None
     pages_also: tuple[str, ...] = field(default=())
+
+    @property
+    def speaks(self) -> bool:
+        """Without a page too it may say of itself that it is dead, loading, paused or asleep."""
+        says_state = self.dead_status is not None or self.loading_status is not None
+        return bool((self.health and says_state) or self.paused or self.props)
 
 
 # Our plug-in's series, on the page of any engine that loads it (role engine_heartbeat).
@@ -106,6 +116,7 @@ ENGINES: tuple[Engine, ...] = (
         paused="/is_paused",
         owned_by=("vllm",),
         rank_header="X-data-parallel-rank",
+        running_by_step=True,  # an engine frozen while idle shows 0 whatever is sent to it; the others count at once
     ),
     Engine(
         name="sglang",
@@ -221,6 +232,7 @@ ENGINES: tuple[Engine, ...] = (
         name="ollama",
         page=None,
         owned_by=("library", "ollama"),
+        loaded="/api/ps",
         no_evidence="Ollama publishes no counters, and asking a model may load it: nothing can be known without a probe",
     ),
     Engine(

@@ -8,7 +8,9 @@ import errno
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 try:
     import httpx
@@ -88,6 +90,57 @@ def _connect_failure(error: BaseException) -> Answer:
     return Answer("unreachable", detail=f"it could not be connected to ({error})")
 
 
+NOT_HTTP = "what answers there is not HTTP; is it a TLS port, or another service's?"
+# Another service says its greeting or its complaint at once.
+GREETING_WITHIN_S = 2.0
+
+
+class _Heard(asyncio.Protocol):
+    """Keeps the first bytes that came, also where the connection is reset right after them."""
+
+    def __init__(self) -> None:
+        self.bytes = b""
+        self.done = asyncio.Event()
+
+    def data_received(self, data: bytes) -> None:
+        self.bytes += data[:64]
+        if len(self.bytes) >= len(b"HTTP/"):
+            self.done.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.done.set()
+
+
+async def told_apart(answer: Answer, url: str, connect_s: float) -> Answer:
+    """A connection that was closed without an answer: was it silence, or another protocol's words?
+
+    The HTTP client does not say which, so the plain port is asked once more, and what comes is looked at.
+    """
+    parts = urlsplit(url)
+    if answer.how != "reset" or answer.status is not None or parts.scheme != "http" or not parts.hostname:
+        return answer
+    heard = _Heard()
+    try:
+        async with asyncio.timeout(connect_s):
+            transport, dummy = await asyncio.get_running_loop().create_connection(
+                lambda: heard, parts.hostname, parts.port or 80
+            )
+    except (OSError, TimeoutError):
+        return answer
+    try:
+        transport.write(
+            f"GET {parts.path or '/'} HTTP/1.1\r\nHost: {parts.netloc.rpartition('@')[2]}\r\nConnection: close\r\n\r\n".encode()
+        )
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GREETING_WITHIN_S):
+                await heard.done.wait()
+    finally:
+        transport.abort()
+    if heard.bytes and not heard.bytes.startswith(b"HTTP/"[: len(heard.bytes)]):
+        return Answer("unreachable", detail=NOT_HTTP)
+    return answer
+
+
 async def ask(
     http: httpx.AsyncClient,
     method: str,
@@ -141,6 +194,6 @@ async def ask(
             return Answer("truncated", status, headers=got, detail="its answer was cut off before its end")
         if "disconnected" in str(error).lower():
             return Answer("reset", detail="it closed the connection without an answer")
-        return Answer("unreachable", detail="what answers there is not HTTP; is it a TLS port, or another service's?")
+        return Answer("unreachable", detail=NOT_HTTP)
     except (httpx.DecodingError, httpx.HTTPError, httpx.InvalidURL, UnicodeError, ValueError) as error:
         return Answer("unreachable", status, detail=f"its answer could not be read ({type(error).__name__})")

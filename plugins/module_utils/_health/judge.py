@@ -133,7 +133,7 @@ def _host_fault(track: Track, observation: Observation, limits: Limits) -> Verdi
 def _sleeping(track: Track, observation: Observation, limits: Limits) -> Verdict | None:
     if observation.paused:
         return Verdict(State.SLEEPING, "the engine says that it was paused or put to sleep on purpose", "paused")
-    if observation.reading is not None and any(e.sleeping for e in observation.reading.engines.values()):
+    if observation.reading is not None and observation.reading.asleep:
         return Verdict(State.SLEEPING, "the engine says that it was put to sleep", "sleeping")
     gone = observation.metrics == "refused" or (observation.metrics is None and _down(observation))
     if limits.lifecycle == "on_demand" and gone:
@@ -287,6 +287,8 @@ def _engine_state(
     label: str, engine: EngineTrack, observation: Observation, limits: Limits
 ) -> tuple[State, float | None]:
     """One engine's state by its own series, and its silence in seconds where work is in flight."""
+    if engine.last is not None and engine.last.sleeping:
+        return State.SLEEPING, None  # its sisters are awake, and they are judged
     if engine.work is None and engine.debt_t is None and label != WHOLE:
         return (State.BUSY, None) if engine.moved else (State.UNKNOWN, None)
     if not engine.has_work:
@@ -304,8 +306,8 @@ def _engine_state(
     return State.STALLED, silence
 
 
-# The worst engine speaks for the server.
-_WORST = (State.HUNG, State.STALLED, State.BUSY, State.UNKNOWN, State.IDLE)
+# The worst engine speaks for the server. A rank that cannot be read may be stuck, however busy its sisters are.
+_WORST = (State.HUNG, State.STALLED, State.UNKNOWN, State.BUSY, State.IDLE, State.SLEEPING)
 
 
 def _readings(track: Track, observation: Observation, limits: Limits) -> Verdict:
@@ -387,7 +389,10 @@ def _readings(track: Track, observation: Observation, limits: Limits) -> Verdict
     probe = observation.probe
     if state is State.UNKNOWN:
         return Verdict(
-            State.UNKNOWN, "its page does not say whether work is in flight", "gauges_unreadable", engines=engines
+            State.UNKNOWN,
+            f"its page does not say whether work is in flight{f' in engine {label}' if several else ''}",
+            "gauges_unreadable",
+            engines=engines,
         )
     if probe == "ok":
         return Verdict(State.IDLE, "nothing is in flight, and it answered the probe", "probe_answered", engines=engines)
@@ -443,6 +448,8 @@ def _last_step_words(label: str, observation: Observation, silence: float) -> st
 def _all_work(track: Track) -> str:
     running = sum(e.last.running or 0.0 for e in track.engines.values() if e.last is not None)
     waiting = sum(e.last.waiting or 0.0 for e in track.engines.values() if e.last is not None)
+    if not running + waiting and (held := max((e.work or 0.0 for e in track.engines.values()), default=0.0)):
+        return f"{held:.0f} requests that the front end holds"
     return f"{running:.0f} running and {waiting:.0f} waiting"
 
 
@@ -455,6 +462,7 @@ _SIGN_WORDS = {
     "flops": "flops",
     "kv_usage": "a new maximum of KV-cache use",
     "probe": "the probe was answered",
+    "taken_up": "work was taken up while our probe waited",
 }
 
 

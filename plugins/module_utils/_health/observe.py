@@ -17,7 +17,7 @@ except ImportError:  # the module or command that needs it says so
     pass
 
 from .engines import BY_NAME, ENGINES, PROXIES, Engine
-from .http import Answer, ask
+from .http import Answer, ask, told_apart
 from .observation import Host, Lease, Observation, Rank, Service
 from .reading import Page, parse
 
@@ -25,6 +25,8 @@ from .reading import Page, parse
 SIDE_QUESTION_S = 3.0
 # Servers that only pass on what others say, by their Server header.
 _FRONT_SERVERS = ("nginx", "openresty", "envoy", "haproxy", "caddy", "traefik", "apache")
+# Recognised as a proxy by what it does not pass on; its name cannot be told.
+UNNAMED_PROXY = "a proxy"
 _PLAIN_TEXT = {"Accept": "text/plain;version=0.0.4"}
 
 
@@ -41,11 +43,12 @@ class Target:
 
 @dataclass(frozen=True)
 class Models:
-    """What /models said: the ids, and who owns them. `answer`: the HTTP answer itself."""
+    """What /models said: the ids, and who owns them. `answer`: the HTTP answer itself. `is_list`: it lists models or none."""
 
     answer: Answer
     ids: tuple[str, ...] = ()
     owners: tuple[str, ...] = ()
+    is_list: bool = False
 
     @property
     def listed(self) -> bool:
@@ -100,18 +103,26 @@ async def ask_models(
     http: httpx.AsyncClient, target: Target, paths: tuple[str, ...], read_s: float | None = None
 ) -> Models:
     """/models by the first of `paths` that is there. Free: no engine and no proxy asks a model for it."""
-    answer = Answer("unreachable")
+    models = Models(Answer("unreachable"))
     for path in paths:
-        answer = await _get(http, target, path, read_s)
-        if answer.how != "ok" or answer.status not in (404, 405):
+        more = _models(await _get(http, target, path, read_s))
+        if models.answer.status != 200 or more.is_list:  # a page that is no list says more than a 404 after it
+            models = more
+        # a web interface answers any path with its page
+        if more.is_list or more.answer.how != "ok" or more.answer.status not in (200, 404, 405):
             break
+    return models
+
+
+def _models(answer: Answer) -> Models:
     said = _json(answer)
-    rows = said.get("data", said.get("models")) if isinstance(said, dict) else None
-    rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    listed = said.get("data", said.get("models")) if isinstance(said, dict) else None
+    rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
     return Models(
         answer,
         ids=tuple(str(row["id"]) for row in rows if row.get("id") is not None),
         owners=tuple({str(row["owned_by"]).lower() for row in rows if row.get("owned_by")}),
+        is_list=isinstance(listed, list),
     )
 
 
@@ -141,18 +152,53 @@ async def identify(http: httpx.AsyncClient, target: Target) -> Identity:
     return Identity(engine=_owner_engine(models), models=models)
 
 
-async def is_proxy(http: httpx.AsyncClient, target: Target, models: Models | None) -> str | None:
-    """For a server without an engine's page: is it a proxy that answers /models and little else?"""
+async def ask_loaded(http: httpx.AsyncClient, target: Target) -> tuple[Engine | None, tuple[str, ...] | None]:
+    """The models in memory, of an engine that loads a model when it is asked for one; None: it does not say.
+
+    An engine that is not known is asked too: its models' owner can be anybody's name.
+    """
+    for engine in [target.engine] if target.engine else ENGINES:
+        if engine.loaded is None:
+            continue
+        said = _json(await _get(http, target, engine.loaded, SIDE_QUESTION_S))
+        rows = said.get("models") if isinstance(said, dict) else None
+        if isinstance(rows, list):
+            names = [row.get("name") or row.get("model") for row in rows if isinstance(row, dict)]
+            return engine, tuple(str(name) for name in names if name)
+    return target.engine, None
+
+
+def _front(answer: Answer) -> str | None:
+    """The web server that answered by its Server header, where it is one of those that pass on what others say."""
+    server = answer.headers.get("server", "").lower()
+    return next((name for name in _FRONT_SERVERS if name in server), None)
+
+
+def _is_html(answer: Answer) -> bool:
+    return answer.body.lstrip()[:1] == b"<"
+
+
+async def is_proxy(
+    http: httpx.AsyncClient, target: Target, models: Models | None, page: Page | None = None
+) -> str | None:
+    """For a server without an engine's page: is it a proxy that answers /models and little else?
+
+    The models' owner may be an engine's name, passed on: then what tells is that other paths are not passed on, the page
+    (its 404 is the front's own) or a /health that the engine is certain to have.
+    """
     alive = await _get(http, target, "/health/liveliness", SIDE_QUESTION_S)
     if alive.how == "ok" and alive.status == 200 and "alive" in alive.text[:40]:
         return "litellm"  # this path is free; its /health calls every model for real and is never asked
-    if models is None or not models.listed or _owner_engine(models) is not None:
+    if models is None or not models.listed:
         return None
-    server = models.answer.headers.get("server", "").lower()
-    if any(name in server for name in _FRONT_SERVERS):
-        return server.split("/")[0]
-    health = await _get(http, target, "/health", SIDE_QUESTION_S)
-    return "a proxy" if health.how == "ok" and health.status == 404 else None
+    row, front = _owner_engine(models), _front(models.answer)
+    if front is not None and (row is None or (page is not None and page.front is not None)):
+        return front
+    path = "/health" if row is None else row.health
+    if path is None:
+        return None
+    health = await _get(http, target, path, SIDE_QUESTION_S)
+    return front or UNNAMED_PROXY if health.how == "ok" and health.status == 404 else None
 
 
 def _page_word(answer: Answer, page: Page | None) -> tuple[str, str | None]:
@@ -184,7 +230,7 @@ async def read_page(http: httpx.AsyncClient, target: Target) -> tuple[str, str |
     scrape = replace(target, headers={**target.headers, **_PLAIN_TEXT})
     answer, path = Answer("unreachable"), ""
     for path in paths:
-        answer = await _get(http, scrape, path)
+        answer = await told_apart(await _get(http, scrape, path), target.base + path, target.connect_s)
         if answer.how != "ok" or answer.status != 404:
             break
     if (
@@ -194,6 +240,8 @@ async def read_page(http: httpx.AsyncClient, target: Target) -> tuple[str, str |
     ):
         return "loading", "its own page says that it is loading", None
     page = parse(answer.text, engine) if answer.how == "ok" and answer.status == 200 else None
+    if answer.how == "ok" and answer.status == 404 and (_is_html(answer) or not answer.body):
+        page = Page(front=_front(answer), problem="the web server in front has no such page")  # no engine's own 404
     if page is not None and page.engine is not None and path == BY_NAME["nim"].page:
         # NIM publishes its backend's names, but at its own address, which is asked again at the next reading
         page = replace(page, engine=BY_NAME["nim"])
@@ -232,8 +280,6 @@ async def ask_sides(http: httpx.AsyncClient, target: Target) -> Sides:
     health, load, paused, props = await asyncio.gather(
         get(engine.health), get(engine.load), get(engine.paused), get(engine.props)
     )
-    said_load = _json(load) if load else None
-    in_flight = said_load.get("server_load") if isinstance(said_load, dict) else None
     is_paused = None
     for answer, key in ((paused, "is_paused"), (props, "is_sleeping")):
         said = _json(answer) if answer else None
@@ -241,9 +287,23 @@ async def ask_sides(http: httpx.AsyncClient, target: Target) -> Sides:
             is_paused = said[key]
     return Sides(
         health=_health_word(engine, health),
-        in_flight=float(in_flight) if isinstance(in_flight, (int, float)) and not isinstance(in_flight, bool) else None,
+        in_flight=_load(load) if load else None,
         paused=is_paused,
     )
+
+
+def _load(answer: Answer) -> float | None:
+    said = _json(answer)
+    load = said.get("server_load") if isinstance(said, dict) else None
+    return float(load) if isinstance(load, (int, float)) and not isinstance(load, bool) else None
+
+
+async def with_load(http: httpx.AsyncClient, target: Target, observation: Observation) -> Observation:
+    """The observation with the front end's count of requests, where the engine has one: it can be the only sign of work."""
+    if observation.reading is None or target.engine is None or target.engine.load is None:
+        return observation
+    load = _load(await _get(http, target, target.engine.load, SIDE_QUESTION_S))
+    return observation if load is None else replace(observation, reading=replace(observation.reading, in_flight=load))
 
 
 def _health_word(engine: Engine, answer: Answer | None) -> str | None:
@@ -255,7 +315,7 @@ def _health_word(engine: Engine, answer: Answer | None) -> str | None:
         return "timeout"
     if answer.status == 200:
         return "ok"
-    if answer.status == engine.dead_status:
+    if answer.status == engine.dead_status and not _is_html(answer):  # HTML is a front's word, not the engine's
         return "dead"
     if answer.status == engine.loading_status:
         return "loading"

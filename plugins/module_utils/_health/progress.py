@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from .engines import COUNTERS, PROGRESS_COUNTERS
+from .engines import BY_NAME, COUNTERS, PROGRESS_COUNTERS
 from .observation import Observation
 from .reading import EngineReading, Reading
 
@@ -328,6 +328,51 @@ def _apply_probe(engines: dict[str, EngineTrack], observation: Observation) -> d
     return {**engines, target: engine}
 
 
+def took_up(before: Track | None, track: Track, observation: Observation) -> Track:
+    """`track`, where other work was taken up while our probe went unanswered: those engines are not to blame for it.
+
+    A queue acquits nobody, it grows before a hung engine too. Most engines count a request at once, so one request where
+    our probe may be is our probe; where only a step's end sets the gauge, any that runs shows a step.
+    """
+    reading = observation.reading
+    if before is None or reading is None or observation.probe != "timeout":
+        return track
+    row = BY_NAME.get(observation.engine or "")
+    engines = dict(track.engines)
+    for label, now in reading.engines.items():
+        old, engine = before.engines.get(label), engines.get(label)
+        if (
+            old is None
+            or engine is None
+            or engine.first
+            or engine.moved
+            or old.work != 0
+            or old.debt_t is not None
+            or not now.running
+        ):
+            continue
+        ours = 1.0 if observation.probe_engine in (None, label) else 0.0
+        if (row is not None and row.running_by_step) or (now.work or 0.0) > ours:
+            engines[label] = _acquitted(engine, observation.t)
+            if WHOLE in engines:  # where the probe went cannot be told, so any engine's progress answers for it
+                engines[WHOLE] = _acquitted(engines[WHOLE], observation.t)
+    return replace(track, engines=engines)
+
+
+def _acquitted(engine: EngineTrack, t: float) -> EngineTrack:
+    return replace(
+        engine, progress_t=t, sign_t=t, debt_t=None, moved=True, readings=1, signs=(*engine.signs, "taken_up")
+    )
+
+
+def _drowsy(track: Track, reading: Reading | None) -> set[str]:
+    """The engines that sleep, or slept when last seen; with them what cannot be laid at one engine's door."""
+    now = reading.engines if reading is not None else {}
+    labels = {label for label, engine in now.items() if engine.sleeping}
+    labels |= {label for label, old in track.engines.items() if old.last is not None and old.last.sleeping}
+    return labels | {WHOLE} if labels else labels
+
+
 def _void(engine: EngineTrack, t: float) -> EngineTrack:
     """After a gap in our own runs, or a sleep on purpose, nothing that came before is proof."""
     return replace(engine, progress_t=t, debt_t=None if engine.debt_t is None else t, readings=1)
@@ -393,10 +438,13 @@ def advance(track: Track | None, observation: Observation, gap_s: float | None =
             label: engine if engine.moved or engine.first else _void(engine, observation.t)
             for label, engine in engines.items()
         }
-    asleep = bool(observation.paused) or (reading is not None and any(now.sleeping for now in reading.engines.values()))
-    if asleep or track.asleep:
-        # it stands still on purpose: a silence can only begin when it is awake again
-        engines = {label: _void(engine, observation.t) for label, engine in engines.items()}
+    asleep = bool(observation.paused) or (reading is not None and reading.asleep)
+    # it stands still on purpose: a silence can only begin when it is awake again
+    drowsy = _drowsy(track, reading)
+    engines = {
+        label: _void(engine, observation.t) if asleep or track.asleep or label in drowsy else engine
+        for label, engine in engines.items()
+    }
     engines = _apply_probe(engines, observation)
     moved = any(engine.moved for engine in engines.values())
     refused = observation.metrics == "refused"

@@ -67,6 +67,12 @@ class Reading:
     true_steps: bool = False
     page_time: float | None = None
 
+    @property
+    def asleep(self) -> bool:
+        """Every engine that says so sleeps. Of several, one that is awake has to be judged."""
+        said = [engine.sleeping for engine in self.engines.values() if engine.sleeping is not None]
+        return bool(said) and all(said)
+
     def last_step_age_s(self, label: str) -> float | None:
         """Seconds since this engine completed a step, by the heartbeat's time stamp; None where that is not known."""
         engine = self.engines.get(label)
@@ -77,12 +83,16 @@ class Reading:
 
 @dataclass(frozen=True)
 class Page:
-    """What a page turned out to be: an engine's reading, a proxy, or neither (then `problem` says why)."""
+    """What a page turned out to be: an engine's reading, a proxy, or neither (then `problem` says why).
+
+    `front`: the web server in front, which has no such page and said so itself.
+    """
 
     engine: Engine | None = None
     reading: Reading | None = None
     proxy: str | None = None
     problem: str | None = None
+    front: str | None = None
 
 
 # One sample line: name, labels, value. Timestamps and OpenMetrics exemplars after the value are left alone.

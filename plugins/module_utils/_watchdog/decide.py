@@ -505,6 +505,8 @@ def _probe_due(settings: Settings, memory: Memory, verdict: Verdict, observation
     track = memory.track
     if track is None or verdict.state not in (State.IDLE, State.SUSPECT, State.STALLED):
         return False
+    if any(engine.last is not None and engine.last.sleeping for engine in track.engines.values()):
+        return False  # it might reach the rank that sleeps
     debt = any(engine.debt_t is not None for engine in track.engines.values())
     work = any(engine.work for engine in track.engines.values())
     if verdict.state is State.SUSPECT:

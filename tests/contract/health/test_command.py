@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -372,6 +373,272 @@ def test_state(answers, more, status, state, posts):
         assert "GET /health" not in [line for line in server.log if "GET /models" in server.log]
 
 
+NO_STATS = "process_start_time_seconds 5\n"
+HTML = Say(b"<html><head><title>404 Not Found</title></head></html>", 404, {"Server": "nginx/1.24.0"})
+VLLMS = Say(MODELS, headers={"Server": "nginx/1.24.0"})
+SLOW = {"POST /v1/chat/completions": Say(wait_s=60)}
+OLLAMA = {
+    "GET /v1/models": Say(b'{"data":[{"id":"big:70b","owned_by":"library"}]}'),
+    "POST /v1/chat/completions": Say(TOKEN),
+}
+SEVERAL = '{"models":[{"name":"nomic-embed-text:latest"},{"name":"small:latest"}]}'
+
+
+def pair(*ranks):
+    """A page of several ranks: running requests and generated tokens of each."""
+    return "".join(
+        f'vllm:num_requests_running{{engine="{n}"}} {running}\nvllm:num_requests_waiting{{engine="{n}"}} 0\n'
+        f'vllm:generation_tokens_total{{engine="{n}"}} {tokens}\n'
+        for n, (running, tokens) in enumerate(ranks)
+    )
+
+
+def after(before, then):
+    """A page that changes when something was posted, made by a function of the server."""
+    return lambda server: lambda n: Say(then(n) if server.posts else before)
+
+
+def llamacpp(running, deferred=0, decoded=5):
+    return (
+        f"llamacpp:requests_processing {running}\nllamacpp:requests_deferred {deferred}\n"
+        f"llamacpp:n_decode_total {decoded}\n"
+    )
+
+
+def sglang(running, queued):
+    return (
+        f'sglang:num_running_reqs{{dp_rank="0"}} {running}\nsglang:num_queue_reqs{{dp_rank="0"}} {queued}\n'
+        'sglang:realtime_tokens_total{dp_rank="0"} 5\n'
+    )
+
+
+def tgi(running, queued):
+    return f"tgi_batch_current_size {running}\ntgi_queue_size {queued}\ntgi_batch_inference_success 5\n"
+
+
+# id, the page before and after our probe was sent (it is never answered), more arguments, state, a word of the reason
+UNANSWERED = [
+    ("llama.cpp counts our probe", llamacpp(0), lambda n: llamacpp(1), "hung", "our probe unanswered"),
+    ("llama.cpp defers our probe", llamacpp(0), lambda n: llamacpp(0, 1), "hung", "our probe unanswered"),
+    ("llama.cpp has others' requests too", llamacpp(0), lambda n: llamacpp(2), "busy", "taken up"),
+    ("SGLang queues our probe", sglang(0, 0), lambda n: sglang(0, 1), "hung", "our probe unanswered"),
+    ("TGI queues our probe", tgi(0, 0), lambda n: tgi(0, 1), "hung", "our probe unanswered"),
+    ("vLLM has it waiting", vllm_page(), lambda n: vllm_page(num_requests_waiting=1.0), "hung", "our probe unanswered"),
+    ("vLLM runs something", vllm_page(), lambda n: vllm_page(num_requests_running=1.0), "busy", "taken up"),
+    (
+        "its rank is frozen, its sister steps",
+        pair((0, 1), (0, 1)),
+        lambda n: pair((0, 1), (2, 9 + n)),
+        "hung",
+        "engine 0",
+    ),
+    ("its rank is frozen, its sister's gauge rose", pair((0, 1), (0, 1)), lambda n: pair((0, 1), (2, 1)), "hung", "0"),
+]
+
+
+@pytest.mark.parametrize(
+    ("before", "then", "state", "word"), [c[1:] for c in UNANSWERED], ids=[c[0] for c in UNANSWERED]
+)
+def test_an_unanswered_probe_is_no_other_work(before, then, state, word):
+    answers = vllm(before, **SLOW)
+    answers["GET /v1/models"] = Say(b'{"data":[{"id":"m"}]}')
+    with serving(answers) as server:
+        server.answers["GET /metrics"] = after(before, then)(server)
+        said = one(server.url, *QUICK, "--patience", "1.2")[1]
+    assert (said["state"], len(server.posts), word in said["reason"]) == (state, 1, True), said["reason"]
+
+
+def test_a_frozen_rank_that_its_own_probe_finds_is_named_and_the_others_are_asked_first():
+    answers = vllm(pair((0, 1), (0, 1)))
+    with serving(answers) as server:
+        server.answers["POST /v1/chat/completions"] = lambda n: Say(TOKEN) if n == 0 else Say(wait_s=60)
+        server.answers["GET /metrics"] = after(pair((0, 1), (0, 1)), lambda n: pair((2, 9 + n), (0, 1)))(server)
+        said = one(server.url, *QUICK)[1]
+    assert (said["state"], [e["state"] for e in said["engines"]]) == ("stalled", ["busy", "stalled"])
+    assert "engine 1" in said["reason"]
+
+
+MORE = [
+    (
+        "busy: what moves is only in /load",
+        vllm(lambda n: Say(vllm_page(generation_tokens_total=50.0 + n)), **{"GET /load": Say(b'{"server_load": 3}')}),
+        [],
+        "busy",
+        "3 requests that the front end holds",
+    ),
+    (
+        "busy: only KV use moves, and only /load says work",
+        vllm(lambda n: Say(vllm_page(kv_cache_usage_perc=0.1 * n)), **{"GET /load": Say(b'{"server_load": 3}')}),
+        [],
+        "busy",
+        "new maximum",
+    ),
+    ("dead: no statistics", vllm(NO_STATS, **{"GET /health": Say(status=503)}), [], "dead", "/health"),
+    (
+        "dead: no page",
+        vllm(Say(status=404), **{"GET /health": Say(status=503)}),
+        ["--engine", "vllm"],
+        "dead",
+        "/health",
+    ),
+    (
+        "dead: no statistics, and no probe is sent",
+        vllm(NO_STATS, **{"GET /health": Say(status=503)}),
+        ["--probe", "chat"],
+        "dead",
+        "/health",
+    ),
+    ("unknown: no statistics, alive", vllm(NO_STATS), [], "unknown", "turned off"),
+    (
+        "unknown: a front's maintenance page is not the engine's word",
+        vllm(NO_STATS, **{"GET /health": Say(b"<html>503</html>", 503)}),
+        [],
+        "unknown",
+        "turned off",
+    ),
+    (
+        "sleeping: no statistics, paused, and no probe is sent",
+        vllm(NO_STATS, **{"GET /is_paused": Say(b'{"is_paused": true}')}),
+        ["--probe", "chat"],
+        "sleeping",
+        "on purpose",
+    ),
+    (
+        "unknown: another engine's 503 does not mean dead",
+        {
+            "GET /v1/models": Say(b'{"data":[{"id":"m","owned_by":"lmdeploy"}]}'),
+            "GET /health": Say(status=503),
+        },
+        [],
+        "unknown",
+        "404",
+    ),
+    ("proxy: nginx passes a vLLM's models only", {"GET /v1/models": VLLMS, "*": HTML}, [], "reachable", "proxy nginx"),
+    (
+        "proxy: nginx passes an SGLang's models only",
+        {"GET /v1/models": Say(MODELS.replace(b"vllm", b"sglang"), headers={"Server": "nginx"}), "*": HTML},
+        [],
+        "reachable",
+        "proxy nginx",
+    ),
+    (
+        "proxy: something without a name passes a vLLM's models only",
+        {"GET /v1/models": Say(MODELS)},
+        [],
+        "reachable",
+        "a proxy answers",
+    ),
+    (
+        "unknown: a vLLM behind an nginx that passes everything",
+        vllm(Say(b'{"detail":"Not Found"}', 404, {"Server": "nginx"}), **{"GET /v1/models": VLLMS}),
+        [],
+        "unknown",
+        "404",
+    ),
+    (
+        "busy: a vLLM behind an nginx that passes everything",
+        vllm(lambda n: Say(vllm_page(**W, generation_tokens_total=50.0 + n)), **{"GET /v1/models": VLLMS}),
+        [],
+        "busy",
+        "progress",
+    ),
+    (
+        "proxy, given: HTML",
+        {"*": Say(b"<html>", headers={"Server": "nginx"})},
+        ["--role", "proxy"],
+        "unknown",
+        "no list",
+    ),
+    ("proxy, given: empty", {"GET /models": Say()}, ["--role", "proxy"], "unknown", "no list"),
+    ("proxy, given: an error", {"GET /models": Say(b'{"error":"x"}')}, ["--role", "proxy"], "unknown", "no list"),
+    ("proxy, given: no model", {"GET /models": Say(b'{"data":[]}')}, ["--role", "proxy"], "reachable", "answers"),
+    ("proxy, given: no models", {"GET /models": Say(b'{"models":[]}')}, ["--role", "proxy"], "reachable", "answers"),
+    (
+        "proxy, given: a web page at /models, the list at /v1/models",
+        {"GET /v1/models": Say(MODELS), "*": Say(b"<html>")},
+        ["--role", "proxy"],
+        "reachable",
+        "answers",
+    ),
+    ("proxy, given: 500 is no want of a key", {"*": Say(status=500)}, ["--role", "proxy"], "unknown", "answered 500"),
+    ("proxy, given: 401 is", {"*": Say(status=401)}, ["--role", "proxy"], "unknown", "--api-key-file"),
+    (
+        "Ollama: no model is loaded",
+        {**OLLAMA, "GET /api/ps": Say('{"models":[]}')},
+        ["--probe", "chat"],
+        "sleeping",
+        "no model is loaded",
+    ),
+    ("Ollama: what is loaded cannot be read", OLLAMA, ["--probe", "chat"], "unknown", "/api/ps"),
+    (
+        "Ollama by another owner's name: no model is loaded",
+        {
+            **OLLAMA,
+            "GET /v1/models": Say(b'{"data":[{"id":"me/big","owned_by":"me"}]}'),
+            "GET /health": Say(),
+            "GET /api/ps": Say('{"models":[]}'),
+        },
+        ["--probe", "completion"],
+        "sleeping",
+        "no model is loaded",
+    ),
+    (
+        "unknown: a rank that cannot be read",
+        vllm(lambda n: Say(pair((2, n), ("NaN", 5)))),
+        [],
+        "unknown",
+        "engine 1",
+    ),
+    (
+        "busy: a rank that cannot be read steps",
+        vllm(lambda n: Say(pair((2, n), ("NaN", n)))),
+        [],
+        "busy",
+        "progress",
+    ),
+]
+
+
+@pytest.mark.parametrize(("answers", "more", "state", "word"), [c[1:] for c in MORE], ids=[c[0] for c in MORE])
+def test_without_a_request(answers, more, state, word):
+    with serving(answers) as server:
+        said = one(server.url, *QUICK, *more)[1]
+    assert (said["state"], server.posts, word in said["reason"]) == (state, [], True), said["reason"]
+    assert said["role"] == ("proxy" if state == "reachable" or "--role" in more else "server")
+    assert "give a key" not in said["reason"] or "401" in said["reason"]
+    if "front end holds" in said["reason"]:
+        assert said["in_flight"] == 3
+
+
+def test_load_is_asked_again_only_where_what_moves_shows_no_work():
+    busy = lambda n: Say(vllm_page(**W, generation_tokens_total=50.0 + n))  # noqa: E731
+    with serving(vllm(busy, **{"GET /load": Say(b'{"server_load": 2}')})) as server:
+        assert one(server.url, *QUICK)[1]["state"] == "busy"
+        assert "GET /load" not in server.log
+
+
+@pytest.mark.parametrize(("kind", "model"), [("chat", "small:latest"), ("embedding", "nomic-embed-text:latest")])
+def test_ollama_is_probed_with_a_model_that_is_loaded(kind, model):
+    answers = {**OLLAMA, "GET /api/ps": Say(SEVERAL), "POST /v1/embeddings": Say(b'{"data":[{"embedding":[0.1]}]}')}
+    with serving(answers) as server:
+        assert one(server.url, *QUICK, "--probe", kind)[1]["state"] == "idle"
+        assert [json.loads(body)["model"] for key, body, _ in server.bodies if key.startswith("POST")] == [model]
+
+
+@pytest.mark.parametrize(
+    ("asleep", "right", "probed"), [((1, 0), "idle", ["1"]), ((0, 1), "idle", ["0"]), ((1, 1), "sleeping", [])], ids=str
+)
+def test_a_rank_that_sleeps_is_not_probed(asleep, right, probed):
+    page = pair((0, 1), (0, 1)) + "".join(
+        f'vllm:engine_sleep_state{{engine="{n}",sleep_state="awake"}} {1 - one_sleeps}\n'
+        for n, one_sleeps in enumerate(asleep)
+    )
+    with serving(vllm(page)) as server:
+        assert one(server.url, *QUICK)[1]["state"] == right
+        ranks = [headers.get("x-data-parallel-rank") for key, _, headers in server.bodies if key.startswith("POST")]
+        assert ranks == probed
+
+
 def test_litellms_health_is_never_asked():
     answers = dict(next(case[1] for case in CASES if case[0] == "proxy: LiteLLM"))
     with serving(answers) as server:
@@ -506,7 +773,21 @@ def test_a_bad_certificate_and_plain_http_to_a_tls_port(certificate):
         assert said["state"] in ("unknown", "unresponsive")
 
 
-def test_a_port_that_speaks_something_else():
+REDIS = b"-ERR wrong number of arguments for 'get' command\r\n"
+# what is said before the question, and after it; state
+OTHERS = [
+    ("SSH, which speaks first", b"SSH-2.0-OpenSSH_9.2\r\n", b"", "unknown"),
+    ("SSH, which waits for a line", b"", b"SSH-2.0-OpenSSH_9.2\r\nInvalid SSH identification string.\r\n", "unknown"),
+    ("Redis", b"", REDIS, "unknown"),
+    ("a single byte", b"", b"\x15", "unknown"),
+    ("not a byte", b"", b"", "unresponsive"),
+    ("the beginning of an answer", b"", b"HTTP/1.1 200 OK\r\nContent-", "unresponsive"),
+]
+
+
+@pytest.mark.parametrize("role", ["server", "proxy"])
+@pytest.mark.parametrize(("first", "then", "state"), [case[1:] for case in OTHERS], ids=[case[0] for case in OTHERS])
+def test_a_port_that_speaks_something_else(first, then, state, role):
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve():
@@ -515,14 +796,18 @@ def test_a_port_that_speaks_something_else():
                 connection, _ = listener.accept()
             except OSError:
                 return
-            connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+            with suppress(OSError):
+                connection.sendall(first)
+                if not first:
+                    connection.recv(4096)
+                connection.sendall(then)
             connection.close()
 
     threading.Thread(target=serve, daemon=True).start()
-    status, said = one(f"http://127.0.0.1:{listener.getsockname()[1]}", *QUICK)
+    said = one(f"http://127.0.0.1:{listener.getsockname()[1]}", *QUICK, "--role", role)[1]
     listener.close()
-    assert said["state"] in ("unknown", "unresponsive")
-    assert status in (1, 3)
+    assert said["state"] == state, said["reason"]
+    assert ("is not HTTP" in said["reason"]) is (state == "unknown")
 
 
 def test_ipv6_a_path_prefix_and_a_trailing_slash():

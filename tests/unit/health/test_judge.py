@@ -14,7 +14,7 @@ from ansible_collections.gb10.serving.plugins.module_utils._health.observation i
     from_json,
     to_json,
 )
-from ansible_collections.gb10.serving.plugins.module_utils._health.progress import advance
+from ansible_collections.gb10.serving.plugins.module_utils._health.progress import advance, took_up
 from ansible_collections.gb10.serving.plugins.module_utils._health.reading import EngineReading, Reading
 from hypothesis import given
 from hypothesis import strategies as st
@@ -256,6 +256,87 @@ def test_another_ranks_answer_does_not_acquit():
     assert last(seen) == "hung"
     pinned = replace(seen[1], probe_engine="0")
     assert last([seen[0], pinned]) == "busy"
+
+
+def ranks(**engines):
+    """One engine a keyword: r0={…}. What is not given is that of an idle engine that is awake."""
+    idle = {"running": 0.0, "waiting": 0.0, "steps": 10.0, "sleeping": False}
+    return Reading(engines={name[1:]: EngineReading(**{**idle, **said}) for name, said in engines.items()})
+
+
+ASLEEP, STEPPED = {"sleeping": True}, {**W, "steps": 11.0}
+NOT_SAID = {"running": None, "waiting": None}
+RANKS = [
+    ("every rank sleeps", [ranks(r0=ASLEEP, r1=ASLEEP)], "sleeping", "put to sleep"),
+    ("one sleeps, the others do not say", [ranks(r0=ASLEEP, r1={"sleeping": None})], "sleeping", "put to sleep"),
+    ("one sleeps, its sister is frozen", [ranks(r0=ASLEEP, r1=W)] * 2, "hung", "engine 1 is hung"),
+    ("one sleeps with stale gauges, its sister is idle", [ranks(r0={**ASLEEP, **W}, r1={})] * 2, "idle", "nothing"),
+    ("one sleeps, its sister steps", [ranks(r0=ASLEEP, r1=W), ranks(r0=ASLEEP, r1=STEPPED)], "busy", "progress"),
+    ("one awoke, its sleep was no silence", [ranks(r0={**ASLEEP, **W}, r1={}), ranks(r0=W, r1={})], "stalled", "0 s"),
+    ("one cannot be read, its sister is idle", [ranks(r0={}, r1=NOT_SAID)] * 2, "unknown", "in engine 1"),
+    (
+        "one cannot be read, its sister steps",
+        [ranks(r0=W, r1=NOT_SAID), ranks(r0=STEPPED, r1=NOT_SAID)],
+        "unknown",
+        "in engine 1",
+    ),
+    ("one cannot be read, its sister is frozen", [ranks(r0=W, r1=NOT_SAID)] * 2, "hung", "engine 0"),
+    (
+        "one cannot be read and steps",
+        [ranks(r0=W, r1=NOT_SAID), ranks(r0=STEPPED, r1={**NOT_SAID, "steps": 11.0})],
+        "busy",
+        "progress",
+    ),
+]
+
+
+@pytest.mark.parametrize(("pages", "right", "word"), [case[1:] for case in RANKS], ids=[case[0] for case in RANKS])
+def test_ranks(pages, right, word):
+    verdict = states([at(100 * n, reading) for n, reading in enumerate(pages)])[-1]
+    assert (verdict.state.value, word in verdict.reason) == (right, True), verdict.reason
+
+
+IDLE_PAIR = ranks(r0={}, r1={})
+# engine, rank that the probe is pinned to, the pages before and after it, and the engines that are not to blame for it
+TAKEN = [
+    ("vLLM: only a step's end shows what runs", "vllm", None, page(), page(running=1.0), {"0"}),
+    ("vLLM: a queue may be our own probe", "vllm", None, page(), page(waiting=1.0), set()),
+    ("a queue acquits nobody, however long", "vllm", None, page(), page(waiting=9.0), set()),
+    ("work that was there before", "vllm", None, page(**W), page(**W), set()),
+    ("vLLM: a sister's work", "vllm", "0", IDLE_PAIR, ranks(r0={}, r1=W), {"1"}),
+    ("vLLM: its own work", "vllm", "0", IDLE_PAIR, ranks(r0=W, r1={}), {"0"}),
+    ("llama.cpp: our own probe", "llamacpp", None, page(), page(running=1.0), set()),
+    ("llama.cpp: our own probe is deferred", "llamacpp", None, page(), page(waiting=1.0), set()),
+    ("llama.cpp: another's request before ours", "llamacpp", None, page(), page(running=1.0, waiting=1.0), {"0"}),
+    ("SGLang: our own probe", "sglang", None, page(), page(running=1.0), set()),
+    (
+        "SGLang: which rank has our probe is not known",
+        "sglang",
+        None,
+        IDLE_PAIR,
+        ranks(r0={"running": 1.0}, r1={}),
+        set(),
+    ),
+    ("SGLang: more than our probe", "sglang", None, IDLE_PAIR, ranks(r0={}, r1=W), {"1"}),
+    ("TGI: our own probe", "tgi", None, page(), page(running=1.0), set()),
+    ("LMDeploy: our own probe", "lmdeploy", None, page(), page(running=1.0), set()),
+    ("an engine nobody knows", None, None, page(), page(running=1.0), set()),
+]
+
+
+@pytest.mark.parametrize(
+    ("engine", "rank", "before", "after", "right"), [case[1:] for case in TAKEN], ids=[case[0] for case in TAKEN]
+)
+def test_what_was_taken_up_while_our_probe_waited(engine, rank, before, after, right):
+    first = advance(None, at(0, before, engine=engine))
+    seen = at(9, after, engine=engine, probe="timeout", probe_begin=1.0, probe_engine=rank)
+    plain = advance(first, seen)
+    track = took_up(first, plain, seen)
+    assert {label for label, known in track.engines.items() if known.moved and label != "*"} == right
+    assert all(track.engines[label].debt_t is None for label in right)
+    if not right:
+        assert track == plain
+        assert judge(track, seen, Limits(default_patience_s=5.0)).state.value == "hung"
 
 
 def test_a_gap_in_our_own_runs_voids_the_silence():

@@ -418,6 +418,11 @@ def test_an_idle_server_is_probed_now_and_then_and_not_under_a_lease():
     assert not walk(frozen(580, **idle), memory=memory)[-1].decision.probe
     assert walk(frozen(600, **idle), memory=memory)[-1].decision.probe
     assert not walk([seen(0), seen(20)])[-1].decision.probe, "a server with work in flight is never probed"
+    first, pair = seen(0, **idle), seen(0, **idle).reading.engines["0"]
+    for sleeping, due in ((None, True), (False, True), (True, False)):
+        engines = {"0": replace(pair, sleeping=False), "1": replace(pair, sleeping=sleeping)}
+        sisters = replace(first, reading=replace(first.reading, engines=engines))
+        assert walk([sisters])[-1].decision.probe is due, "a probe might reach the rank that sleeps"
 
 
 RIGHT = {
