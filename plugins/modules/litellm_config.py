@@ -15,6 +15,7 @@ description:
   - A file that is not valid YAML is refused with line and column, and stays as it was. So is one that could only be changed by changing
     something else in it too.
   - LiteLLM reads its configuration at start. Restart it when this module reports a change.
+  - Files that the configuration includes are read for RV(remarks), and never changed.
 author:
   - The gb10.serving maintainers (@gb10-serving)
 extends_documentation_fragment:
@@ -100,6 +101,9 @@ options:
   mode:
     description: Permissions of the file. An existing file keeps its own when this is not given, a new one has V(0640).
     type: raw
+notes:
+  - A file is written with one depth of indentation for mappings and one for lists, those that it begins with. One that mixes depths is given
+    these throughout when it is changed at all. Values, comments and their order stay.
 seealso:
   - module: gb10.serving.litellm_config_lint
 """
@@ -204,8 +208,7 @@ def _work(module):
     # An empty file is not made where nothing was to be in it.
     result["changed"] = edited.changed and (edited.before is not None or bool(edited.document))
     result["config"] = without_secrets(dict(edited.document))
-    remarks = lint.check_document(path, edited.document, hooks=lint.hooks_beside(path, edited.document))
-    result["remarks"] = [remark.sentence for remark in remarks]
+    result["remarks"] = lint.sentences_about(path, edited.document)
     result["diff"] = {
         "before": edited.shown_before,
         "after": edited.shown_after,

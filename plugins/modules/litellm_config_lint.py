@@ -27,11 +27,17 @@ options:
     description:
       - LiteLLM's C(config.yaml) on the target. Either this or O(content) is needed.
       - Callbacks that lie beside it are read too, and C(usage-gate.yml) beside it unless O(gate_config) is given.
+      - Files that it includes are judged with it, merged as LiteLLM merges them. One that is missing or broken is an error.
     type: path
   content:
     description:
       - The text of a configuration that is no file yet.
     type: str
+  destination:
+    description:
+      - Where on the target the configuration will lie. Files that it includes are looked for from there.
+      - Not given, it is O(path). Needed with O(content) that includes files.
+    type: path
   gate_config:
     description:
       - The gate's C(usage-gate.yml) on the target, whose capped list is compared with fallbacks, aliases and wildcards.
@@ -141,11 +147,13 @@ CONTENT = "content"
 def _look(params):
     given = [params[key] for key in ("path", "gate_config") if params[key]] + params["beside"]
     if params["path"]:
-        return lint.check_files(given, params["longest_answer"])
+        return lint.check_files(given, params["longest_answer"], params["destination"])
     report = lint.check_files(given, params["longest_answer"]) if given else Report()
     try:
         gate = load_config(params["gate_config"]) if params["gate_config"] else None
-        report.remarks += lint.check_text(CONTENT, params["content"], gate, params["longest_answer"])
+        report.remarks += lint.check_text(
+            CONTENT, params["content"], gate, params["longest_answer"], params["destination"]
+        )
         report.files[CONTENT] = "litellm"
     except ConfigError as error:
         report.unusable = True
@@ -168,6 +176,7 @@ def main():
         {
             "path": {"type": "path"},
             "content": {"type": "str", "no_log": True},
+            "destination": {"type": "path"},
             "gate_config": {"type": "path"},
             "beside": {"type": "list", "elements": "path", "default": []},
             "longest_answer": {"type": "float"},

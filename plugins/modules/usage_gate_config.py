@@ -69,7 +69,7 @@ options:
         description: Headers to send. Their values are taken for secrets.
         type: dict
       token_file:
-        description: A file on the target with a bearer token. It is read again as it is rotated.
+        description: A file on the target with a bearer token, one line. It is read again as it is rotated.
         type: path
       ca_file:
         description: A file on the target with the authorities that sign the API's certificates.
@@ -82,6 +82,7 @@ options:
   ejection:
     description:
       - When a replica is left out. Keys are C(after_errors), C(after_5xx), C(cooldown_s) and C(cooldown_max_s).
+      - With V(0), C(after_errors) and C(after_5xx) leave nobody out.
     type: dict
   verdict_cache:
     description:
@@ -226,6 +227,8 @@ def _write(module, path, text):
 def _work(module):
     params = module.params
     path = params["path"]
+    # Such endpoints are refused; until then nothing that repeats the arguments may show them.
+    module.no_log_values |= {found for found in config_file.users_in(params["endpoints"]) if found}
     before = config_file.read_existing(path)
     result = {"changed": False, "path": path}
     if params["state"] == "absent":

@@ -104,10 +104,10 @@ class Asker:
         self._trials: dict[str, tuple[asyncio.Task[Verdict | Fault], float]] = {}
         self._wake = asyncio.Event()
 
-    async def ask(self, question: Question) -> Asked:
-        """A verdict, or why there is none, within ``budget_s``."""
+    async def ask(self, question: Question, spent_s: float = 0.0) -> Asked:
+        """A verdict, or why there is none, within ``budget_s``, of which ``spent_s`` have gone already."""
         loop = asyncio.get_running_loop()
-        ask = _Ask(question, loop.time() + self.limits.budget_s)
+        ask = _Ask(question, loop.time() + self.limits.budget_s - spent_s)
         self._bucket.add()
         if not self._last_got_verdict:
             self.last_question = question

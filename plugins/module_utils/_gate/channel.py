@@ -11,13 +11,14 @@ import contextlib
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from time import monotonic
 from urllib.parse import urlsplit
 
 from .config import Request
 from .connection import Connection, ConnectionClosed, NotHttp
 from .endpoint import Endpoint
+from .errors import GateError
+from .token_file import read_token
 from .verdict import Blame, Cause, Fault, Question, Verdict, read_answer
 
 #: Seconds. Below uvicorn's 5 s: then it is we who close an idle connection, not the server under our question.
@@ -29,11 +30,11 @@ TOKEN_REREAD_S = 10.0
 
 
 class Token:
-    """A bearer token in a file that is rotated. A file that vanishes or empties leaves the last token in use."""
+    """A bearer token in a file that is rotated. One that vanishes, empties or breaks leaves the last token in use."""
 
     def __init__(self, path: str) -> None:
-        self._path = Path(path)
-        self._value = self._path.read_text(encoding="utf-8").strip()
+        self._path = path
+        self._value = read_token(path)
         self._read_at_s = monotonic()
 
     def value(self) -> str:
@@ -41,8 +42,8 @@ class Token:
         now_s = monotonic()
         if now_s - self._read_at_s >= TOKEN_REREAD_S:
             self._read_at_s = now_s
-            with contextlib.suppress(OSError, UnicodeDecodeError):
-                self._value = self._path.read_text(encoding="utf-8").strip() or self._value
+            with contextlib.suppress(OSError, GateError):
+                self._value = read_token(self._path)
         return self._value
 
 

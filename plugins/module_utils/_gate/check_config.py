@@ -50,6 +50,7 @@ class Remark:
 
 
 #: Looks at a LiteLLM configuration (file, document, the gate's configuration if there is one); the lint brings it.
+#: ConfigError when something that belongs to it cannot be used.
 ProxyCheck: TypeAlias = Callable[[str, Mapping[str, Any], "GateConfig | None"], Sequence[Remark]]
 
 
@@ -110,7 +111,11 @@ def check_files(files: Sequence[str], check_proxy: ProxyCheck) -> Report:
             report.remarks += [Remark(file, Severity.ERROR, sentence) for sentence in error.problems]
     for file, document in proxies:
         gate = gates[0] if gates else _gate_beside(file)
-        report.remarks += check_proxy(file, document, gate)
+        try:
+            report.remarks += check_proxy(file, document, gate)
+        except ConfigError as error:  # what belongs to it cannot be used, so LiteLLM would not start
+            report.unusable = True
+            report.remarks += [Remark(file, Severity.ERROR, sentence) for sentence in error.problems]
     return report
 
 

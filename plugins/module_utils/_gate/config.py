@@ -23,8 +23,10 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from .endpoint import Endpoint
-from .errors import ConfigError
-from .yaml_file import read_yaml
+from .errors import ConfigError, GateError
+from .shown import shown
+from .token_file import read_token
+from .yaml_file import need_regular, read_yaml
 
 DEFAULT_CONFIG_FILE = "/etc/gb10-serving/usage-gate.yml"
 
@@ -148,6 +150,7 @@ _LIMITS: Mapping[str, _Number] = {
     "hedge_burst": _Number(0, 10_000, whole=True),
 }
 _EJECTION: Mapping[str, _Number] = {
+    # 0: never
     "after_errors": _Number(0, 1_000, whole=True),
     "after_5xx": _Number(0, 1_000, whole=True),
     "cooldown_s": _Number(0.01, 3_600),
@@ -175,10 +178,14 @@ _DNS_KEYS = ("name", "port", "refresh_s", "scheme")
 _KUBERNETES_KEYS = ("namespace", "service", "port", "scheme", "api_url", "token_file", "ca_file")
 _SOURCES = ("static", "dns", "kubernetes")
 
-_DNS_NAME = re.compile(r"^(?=.{1,253}\.?$)[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,62}))*\.?$")
-_KUBERNETES_NAME = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")
-_METRIC_PREFIX = re.compile(r"^[a-zA-Z_:][a-zA-Z0-9_:]*$")
-_HEADER_NAME = re.compile(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+# \Z, for $ lets a line break follow, which would end up in a request line or a header.
+_DNS_NAME = re.compile(r"(?=.{1,253}\.?\Z)[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,62}))*\.?\Z")
+_KUBERNETES_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z")
+_PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
+_METRIC_PREFIX = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*\Z")
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")
+#: What a request line can carry of a path: visible ASCII. Everything else is written as %XX.
+_VISIBLE = re.compile(r"[!-~]*\Z")
 #: Headers the gate sets itself; a second value would make the question ambiguous.
 _OWN_HEADERS = frozenset(
     {"host", "content-length", "content-type", "connection", "transfer-encoding", "accept-encoding"}
@@ -203,13 +210,14 @@ def file_problems(config: GateConfig, where: str) -> list[str]:
     for section, token_file, ca_file in named:
         if token_file is not None:
             try:
-                if not Path(token_file).read_text(encoding="utf-8").strip():
-                    problems.append(f"{where}: {section}.token_file: {token_file} is empty; put the token into it")
-            except (OSError, UnicodeDecodeError) as error:
-                reason = error.strerror if isinstance(error, OSError) else "not text"
-                problems.append(f"{where}: {section}.token_file: cannot read {token_file}: {reason}")
+                read_token(token_file)
+            except GateError as error:
+                problems.append(f"{where}: {section}.token_file: {error}")
+            except OSError as error:
+                problems.append(f"{where}: {section}.token_file: cannot read {token_file}: {error.strerror}")
         if ca_file is not None:
             try:
+                need_regular(ca_file)
                 ssl.create_default_context(cafile=ca_file)
             except ssl.SSLError:
                 problems.append(f"{where}: {section}.ca_file: {ca_file} holds no PEM certificate")
@@ -231,34 +239,41 @@ def parse_endpoint(text: Any) -> Endpoint:
     """An endpoint from its URL; ValueError with the reason when it is none."""
     if not isinstance(text, str) or not text.strip():
         raise ValueError("an endpoint is a URL such as http://10.0.0.1:8080")
+    text, said = text.strip(), shown(text.strip())
+    if "@" in text:
+        # Before anything else is said: where a password ends in a broken URL is anybody's guess, and so is what would
+        # be a password's part in the reason that urlsplit gives.
+        raise ValueError(
+            f"{said} carries a user name or password; use request.token_file or request.headers, and write an @ as %40"
+        )
+    if not _VISIBLE.match(text):
+        raise ValueError(
+            f"{said} is not a URL: it has a space or another character that a request line cannot carry; write it as %XX"
+        )
     try:
-        parts = urlsplit(text.strip())
+        parts = urlsplit(text)
         port = parts.port
     except ValueError as error:
-        raise ValueError(f"{text!r} is not a URL: {error}") from None
+        raise ValueError(f"{said} is not a URL: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{text!r} needs http:// or https:// and a host, such as http://10.0.0.1:8080")
-    if parts.username is not None or parts.password is not None:
-        raise ValueError(
-            f"the endpoint {parts.hostname} carries a user name; use request.token_file or request.headers"
-        )
-    if parts.query or parts.fragment:
-        raise ValueError(f"{text!r} carries a query or a fragment; the path of the question is request.path")
+        raise ValueError(f"{said} needs http:// or https:// and a host, such as http://10.0.0.1:8080")
+    if parts.query or parts.fragment or text.endswith(("?", "#")):
+        raise ValueError(f"{said} carries a query or a fragment; the path of the question is request.path")
     host = parts.hostname
     if ":" in host:
         try:
             host = f"[{ipaddress.ip_address(host)}]"
         except ValueError:
-            raise ValueError(f"{text!r} is not a URL: {parts.hostname} is no address") from None
+            raise ValueError(f"{said} is not a URL: {parts.hostname} is no address") from None
     elif re.fullmatch(r"[0-9.]+", host):
         try:
             ipaddress.ip_address(host)
         except ValueError:
-            raise ValueError(f"{text!r} is not a URL: {host} is no address") from None
+            raise ValueError(f"{said} is not a URL: {host} is no address") from None
     elif not _DNS_NAME.match(host):
-        raise ValueError(f"{text!r} is not a URL: {host!r} is no host name")
+        raise ValueError(f"{said} is not a URL: {host!r} is no host name")
     if port == 0:
-        raise ValueError(f"{text!r} has port 0")
+        raise ValueError(f"{said} has port 0")
     if port is None:
         port = 443 if parts.scheme == "https" else 80
     return Endpoint(url=f"{parts.scheme}://{host}:{port}{parts.path.rstrip('/')}")
@@ -292,7 +307,8 @@ class _Reader:
         prefix = document.get("metrics_prefix", "usage_gate")
         if not isinstance(prefix, str) or not _METRIC_PREFIX.match(prefix):
             self.say(
-                "metrics_prefix", f"{prefix!r} is not a Prometheus name; letters, digits, _ and : only, no digit first"
+                "metrics_prefix",
+                f"{shown(prefix)} is not a Prometheus name; letters, digits, _ and : only, no digit first",
             )
             prefix = "usage_gate"
         if source is None or self.problems:
@@ -360,14 +376,14 @@ class _Reader:
         self.unknown_keys(key, value, _DNS_KEYS)
         name = value.get("name")
         if not isinstance(name, str) or not _DNS_NAME.match(name):
-            self.say(f"{key}.name", f"a host name is needed, not {name!r}")
+            self.say(f"{key}.name", f"a host name is needed, not {shown(name)}")
             name = "invalid"
         port = value.get("port")
         if name.startswith("_"):
             if port is not None:
                 self.say(f"{key}.port", "SRV records carry their own port; leave it out")
         elif isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65_535:
-            self.say(f"{key}.port", f"a port between 1 and 65535 is needed, not {port!r}")
+            self.say(f"{key}.port", f"a port between 1 and 65535 is needed, not {shown(port)}")
         refresh_s = self.number(f"{key}.refresh_s", value.get("refresh_s", 5), _REFRESH_S, 5)
         scheme = self.choice(f"{key}.scheme", value.get("scheme", "http"), ("http", "https"))
         return DnsEndpoints(name=name, port=port, refresh_s=refresh_s, scheme=scheme)
@@ -382,12 +398,15 @@ class _Reader:
         for part in ("namespace", "service"):
             text = value.get(part)
             if not isinstance(text, str) or not _KUBERNETES_NAME.match(text):
-                self.say(f"{key}.{part}", f"a Kubernetes name is needed, not {text!r}")
+                self.say(f"{key}.{part}", f"a Kubernetes name is needed, not {shown(text)}")
                 text = "invalid"
             names[part] = text
         port = value.get("port")
-        if isinstance(port, bool) or not isinstance(port, (str, int)) or port == "":
-            self.say(f"{key}.port", f"the name or number of the service's port is needed, not {port!r}")
+        if not _is_port(port):
+            self.say(
+                f"{key}.port",
+                f"the name of the service's port, or a number from 1 to 65535, is needed, not {shown(port)}",
+            )
         api_url = value.get("api_url")
         if api_url is not None:
             try:
@@ -412,9 +431,9 @@ class _Reader:
             return ()
         for position, item in enumerate(value):
             if not isinstance(item, str) or not item.strip() or item != item.strip():
-                self.say(f"{key}[{position}]", f"the name of a model group is needed, not {item!r}")
+                self.say(f"{key}[{position}]", f"the name of a model group is needed, not {shown(item)}")
             elif item in value[:position]:
-                self.say(f"{key}[{position}]", f"{item!r} is given twice")
+                self.say(f"{key}[{position}]", f"{shown(item)} is given twice")
         return tuple(item for item in value if isinstance(item, str))
 
     def request(self, value: Any) -> Request:
@@ -429,8 +448,11 @@ class _Reader:
             text = value.get(part, paths[part])
             if text is None and part == "unchecked_path":
                 continue
-            if not isinstance(text, str) or not text.startswith("/") or re.search(r"[\s#]", text):
-                self.say(f"request.{part}", f"a path that begins with / is needed, not {text!r}")
+            if not isinstance(text, str) or not text.startswith("/") or "#" in text or not _VISIBLE.match(text):
+                self.say(
+                    f"request.{part}",
+                    f"a path that begins with /, of visible ASCII without #, is needed, not {shown(text)}",
+                )
                 continue
             paths[part] = text
         return Request(
@@ -451,7 +473,7 @@ class _Reader:
         for name, content in value.items():
             key = f"request.headers.{name}"
             if not isinstance(name, str) or not _HEADER_NAME.match(name):
-                self.say("request.headers", f"{name!r} is not a header name")
+                self.say("request.headers", f"{shown(name)} is not a header name")
             elif name.lower() in _OWN_HEADERS:
                 self.say(key, "the gate sets this header itself; leave it out")
             elif isinstance(content, bool) or not isinstance(content, (str, int, float)):
@@ -514,19 +536,20 @@ class _Reader:
 
     def number(self, key: str, value: Any, bounds: _Number, fallback: float) -> Any:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            self.say(key, f"a number is needed, not {value!r}")
+            self.say(key, f"a number is needed, not {shown(value)}")
             return fallback
         if bounds.whole and value != int(value):
-            self.say(key, f"a whole number is needed, not {value!r}")
+            self.say(key, f"a whole number is needed, not {shown(value)}")
             return fallback
         if not bounds.low <= value <= bounds.high:
-            self.say(key, f"{value!r} is out of bounds: {bounds.low:g} to {bounds.high:g}")
+            limit = f"at least {bounds.low:g}" if value < bounds.low else f"at most {bounds.high:g}"
+            self.say(key, f"{shown(value)} is out of bounds: {bounds.low:g} to {bounds.high:g}; {limit} is needed")
             return fallback
         return int(value) if bounds.whole else float(value)
 
     def choice(self, key: str, value: Any, allowed: tuple[str, ...]) -> str:
         if value not in allowed:
-            self.say(key, f"one of {', '.join(allowed)} is needed, not {value!r}")
+            self.say(key, f"one of {', '.join(allowed)} is needed, not {shown(value)}")
             return allowed[0]
         return str(value)
 
@@ -534,7 +557,8 @@ class _Reader:
         if value is None:
             return None
         if not isinstance(value, str) or not value.startswith("/"):
-            self.say(key, f"an absolute path is needed, not {value!r}")
+            # It is not repeated: what stands here may be the token itself.
+            self.say(key, "an absolute path is needed, one that begins with /")
             return None
         return value
 
@@ -547,7 +571,16 @@ class _Reader:
             self.say(f"{section}.{key}" if section else str(key), f"unknown key; {hint}")
 
 
+def _is_port(value: Any) -> bool:
+    """Whether this names a port: a number, also written as text, or a name as Kubernetes takes it."""
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value) if len(value) <= 5 else 0
+    if isinstance(value, str):
+        return bool(_PORT_NAME.match(value))
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 65_535
+
+
 def _kind(value: Any) -> str:
     if value is None:
         return "nothing"
-    return {dict: "a mapping", list: "a list", str: "a text", bool: "a yes or no"}.get(type(value), f"{value!r}")
+    return {dict: "a mapping", list: "a list", str: "a text", bool: "a yes or no"}.get(type(value), shown(value))

@@ -13,7 +13,8 @@ from typing import Any
 
 from .config import TOP_KEYS, GateConfig, file_problems, parse_config
 from .errors import ConfigError
-from .yaml_file import parse_yaml
+from .shown import HIDDEN, without_user
+from .yaml_file import need_regular, parse_yaml
 
 try:
     import yaml
@@ -22,7 +23,6 @@ except ImportError:  # the module or command that needs it says so
 
 KEYS = TOP_KEYS
 HEADER = "# Written by gb10.serving.usage_gate_config. What is changed here by hand is overwritten by its next run.\n"
-HIDDEN = "********"
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ def render(document: Mapping[str, Any]) -> str:
 
 
 def without_secrets(document: Any) -> Any:
-    """The same document with the values of headers hidden."""
+    """The same document with the values of headers hidden, and whatever an address holds before its @."""
+    document = _without_users(document)
     if not isinstance(document, dict) or not isinstance(document.get("request"), dict):
         return document
     request = dict(document["request"])
@@ -67,9 +68,27 @@ def without_secrets(document: Any) -> Any:
     return {**document, "request": request}
 
 
+def users_in(value: Any) -> list[str]:
+    """What addresses in a document hold before their @, so that whoever prints can take it out."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [found for item in value for found in users_in(item)]
+    return [value.rpartition("@")[0].rpartition("://")[2]] if isinstance(value, str) and "@" in value else []
+
+
+def _without_users(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_users(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_users(item) for item in value]
+    return without_user(value) if isinstance(value, str) and "@" in value else value
+
+
 def read_existing(path: str) -> Existing:
     """What is there. A file that cannot be read as YAML is shown as such and will be replaced."""
     try:
+        need_regular(path)
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         return Existing(False, None, "")

@@ -65,6 +65,7 @@ class Gate:
         self._failure = Outcome.FAILED_OPEN if config.on_failure is OnFailure.OPEN else Outcome.FAILED_CLOSED
         self._tasks: list[asyncio.Task[None]] = []
         self._first_list = asyncio.Event()
+        self._first_answer = asyncio.Event()  # a list, or the source's first failure
         self._heard_at_s: float | None = None
         self.complaint: str | None = None
 
@@ -93,6 +94,15 @@ class Gate:
             return False
         return True
 
+    async def _wait_for_first_answer(self) -> None:
+        """While the source has not said anything yet, at most the budget. Once it has failed nobody waits for it: an
+        outage of the source must not cost every request a second [measured]."""
+        try:
+            async with asyncio.timeout(self.config.limits.budget_s):
+                await self._first_answer.wait()
+        except TimeoutError:
+            pass
+
     async def _forever(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
@@ -118,7 +128,7 @@ class Gate:
     def publish(self, endpoints: list[Endpoint]) -> None:
         """A list from the source; an empty one is not taken over."""
         if not endpoints:
-            self.failed("the source of endpoints has none; the last list stays in use")
+            self.failed("the source of endpoints has none")
             return
         self.heard()
         before = {member.endpoint.url for member in self.pool.members}
@@ -130,6 +140,7 @@ class Gate:
             if self._metrics is not None:
                 self._metrics.pool(self.pool)
         self._first_list.set()
+        self._first_answer.set()
 
     def heard(self) -> None:
         """The source is alive."""
@@ -140,6 +151,9 @@ class Gate:
 
     def failed(self, sentence: str) -> None:
         """The source is not; said once, until that changes."""
+        kept = "the last list stays in use" if self.pool.members else "there is no list yet, so nobody can be asked"
+        sentence = f"{sentence}; {kept}"
+        self._first_answer.set()
         if sentence != self.complaint:
             LOG.warning("usage gate: %s", sentence)
             self.complaint = sentence
@@ -166,8 +180,8 @@ class Gate:
             began_s = time.monotonic()
             try:
                 if not self.pool.members:
-                    await self.first_list(self.config.limits.budget_s)
-                asked = await self.asker.ask(question)
+                    await self._wait_for_first_answer()
+                asked = await self.asker.ask(question, spent_s=time.monotonic() - began_s)
                 checked = self._settle(question, asked, time.monotonic() - began_s)
             except Exception as error:  # the gate's own fault must neither refuse a request nor be silent
                 LOG.exception("usage gate: a fault of its own")

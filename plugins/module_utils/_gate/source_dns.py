@@ -136,7 +136,7 @@ class DnsSource:
                 listener.publish(await self._read())
             except (OSError, SourceError) as error:
                 reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-                listener.failed(f"endpoints.dns {self._config.name}: {reason}; the last list stays in use")
+                listener.failed(f"endpoints.dns {self._config.name}: {reason}")
             # Spread, so that the workers of a proxy do not ask in step.
             await asyncio.sleep(self._config.refresh_s * random.uniform(0.9, 1.1))
 

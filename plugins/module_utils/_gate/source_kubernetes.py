@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from .config import KubernetesEndpoints
-from .errors import SourceError
+from .errors import GateError, SourceError
 from .slices import Slices
 from .sources import Listener
+from .token_file import read_token
 
 try:
     import httpx
@@ -70,10 +71,10 @@ class KubernetesSource:
             except _ListAgain as reason:
                 listener.failed(f"{self._where()}: {reason}; listing anew")
             except (SourceError, OSError) as error:
-                listener.failed(f"{self._where()}: {error}; the last list stays in use")
+                listener.failed(f"{self._where()}: {error}")
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 what = str(error) or type(error).__name__
-                listener.failed(f"{self._where()}: the Kubernetes API: {what}; the last list stays in use")
+                listener.failed(f"{self._where()}: the Kubernetes API: {what}")
             wait_s = min(BACKOFF_S[0] * 2**failures, BACKOFF_S[1])
             failures = min(failures + 1, 10)
             await asyncio.sleep(wait_s * self._pace * random.uniform(0.5, 1.0))
@@ -106,13 +107,15 @@ class KubernetesSource:
         """Read for every request: the kubelet rotates the token."""
         path = Path(self._config.token_file) if self._config.token_file else ACCOUNT_FOLDER / "token"
         try:
-            token = path.read_text(encoding="utf-8").strip()
+            token = read_token(str(path))
         except FileNotFoundError:
             if self._config.token_file is None and self._config.api_url is not None:
                 return {}  # an API without authentication, such as a kubectl proxy
             raise SourceError(f"no token at {path}") from None
         except OSError as error:
             raise SourceError(f"cannot read the token {path}: {error.strerror}") from None
+        except GateError as error:
+            raise SourceError(f"the token cannot be used: {error}") from None
         return {"Authorization": f"Bearer {token}", "Accept": "application/json"}
 
     def _url(self) -> str:

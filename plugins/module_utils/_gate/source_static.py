@@ -41,7 +41,7 @@ class FixedSource:
                 try:
                     found = await self._lookup(host, port)
                 except OSError as error:
-                    listener.failed(f"{host}: {error.strerror or error}; its last address stays in use")
+                    listener.failed(f"{host}: {error.strerror or error}")
                     continue
                 if addresses.get(url) not in found:
                     addresses[url] = found[0]

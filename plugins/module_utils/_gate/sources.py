@@ -22,7 +22,7 @@ class Listener(Protocol):
         """The source is alive, nothing has changed."""
 
     def failed(self, sentence: str) -> None:
-        """The source could not be read; the sentence says why."""
+        """The source could not be read; the sentence says why. What that means for questions the listener knows."""
 
 
 class EndpointSource(Protocol):

@@ -6,6 +6,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +52,23 @@ def parse_yaml(text: str, source: str) -> Any:
         raise ConfigError([f"{source}: not valid YAML: {' '.join(str(error).split())}"]) from None
 
 
+def need_regular(path: str | Path) -> int:
+    """The size of a file; OSError when it is none. A pipe or a device may never end: whoever reads it waits for ever."""
+    found = Path(path).stat()
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")
+    return found.st_size
+
+
 def read_text(path: str | Path, what: str) -> str:
     """The text of a file; ConfigError with the reason when it cannot be read. ``what`` names its purpose."""
+    if isinstance(path, str) and not path.strip():
+        raise ConfigError([f"the path of {what} is empty; name a file"])
     file = Path(path)
     try:
-        if file.stat().st_size > MAX_FILE_BYTES:
+        if need_regular(file) > MAX_FILE_BYTES:
             raise ConfigError([f"{file}: larger than {MAX_FILE_BYTES} bytes, so this is hardly {what}"])
         return file.read_text(encoding="utf-8")
     except OSError as error:

@@ -13,6 +13,7 @@ from pathlib import PurePath
 from typing import Any
 
 from .._gate.errors import ConfigError
+from .._gate.shown import without_users
 from .._gate.yaml_file import parse_yaml
 
 _WORKERS = re.compile(r"--num[_-]workers(?:[=\s,\"']+)(\d+)|\bNUM_WORKERS(?:[=:\s\"']+)(\d+)")
@@ -167,7 +168,7 @@ def _of_image(where: str, image: str) -> Release:
 
 def _of_package(where: str, found: re.Match[str]) -> Release:
     exact = found.group(1) in ("==", "===") and "*" not in (found.group(2) or "")
-    return Release(where, found.group(0).strip(), found.group(2) if exact else None)
+    return Release(where, without_users(found.group(0).strip()), found.group(2) if exact else None)
 
 
 #: /health itself, not /health/liveliness and its sisters: it calls every backend.

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +18,23 @@ from .._gate.config import GateConfig
 from .._gate.errors import ConfigError
 from .._gate.yaml_file import parse_yaml, read_text
 from .beside import Beside, read_beside
+from .includes import INCLUDE, Merged, merge_includes
 from .proxy import GATE_CALLBACK, mapping, read_proxy
 from .rule import Finding, Rule
 from .rules import look_at_proxy, look_beside
 
-__all__ = ["check_beside", "check_document", "check_files", "check_text", "hooks_beside", "located", "rules_behind"]
+__all__ = [
+    "check_beside",
+    "check_document",
+    "check_files",
+    "check_text",
+    "hooks_beside",
+    "located",
+    "rules_behind",
+    "sentences_about",
+]
+
+_SECTION = re.compile(r"\b(?:router_settings|litellm_settings|general_settings|environment_variables|model_list)\b")
 
 
 @dataclass(frozen=True)
@@ -40,8 +53,12 @@ class RuleRemark(Remark):
         }
 
 
-def _remark(file: str, rule: Rule, finding: Finding) -> RuleRemark:
-    return RuleRemark(file, finding.severity or rule.severity, rule.sentence(finding), rule)
+def _remark(file: str, rule: Rule, finding: Finding, sections: Mapping[str, str] | None = None) -> RuleRemark:
+    sentence = rule.sentence(finding)
+    named = set(_SECTION.findall(f"{finding.where} {finding.said}")) & set(sections or {})
+    if named:
+        sentence += f" ({', '.join(f'{name} is that of {(sections or {})[name]}' for name in sorted(named))})"
+    return RuleRemark(file, finding.severity or rule.severity, sentence, rule)
 
 
 def check_document(
@@ -51,10 +68,29 @@ def check_document(
     beside: Sequence[Beside] = (),
     longest_answer_s: float | None = None,
     hooks: Mapping[str, str] | None = None,
+    merged: Merged | None = None,
 ) -> list[Remark]:
-    """What the rules say to a configuration."""
-    proxy = read_proxy(document, gate=gate, hooks=hooks, beside=tuple(beside), longest_answer_s=longest_answer_s)
-    return [_remark(file, rule, finding) for rule, finding in look_at_proxy(proxy)]
+    """What the rules say to a configuration. ``merged`` has it with what it includes."""
+    whole = merged or Merged(document)
+    proxy = read_proxy(
+        whole.document,
+        models=whole.models,
+        gate=gate,
+        hooks=hooks,
+        beside=tuple(beside),
+        longest_answer_s=longest_answer_s,
+    )
+    return [_remark(file, rule, finding, whole.sections) for rule, finding in look_at_proxy(proxy)]
+
+
+def sentences_about(file: str, document: Mapping[str, Any]) -> list[str]:
+    """What the rules say to a configuration that is about to lie there, or why they cannot."""
+    try:
+        merged = merge_includes(document, file)
+    except ConfigError as error:
+        return error.problems
+    hooks = hooks_beside(file, merged.document)
+    return [remark.sentence for remark in check_document(file, document, hooks=hooks, merged=merged)]
 
 
 def check_beside(beside: Beside) -> list[Remark]:
@@ -62,8 +98,11 @@ def check_beside(beside: Beside) -> list[Remark]:
     return [_remark(beside.file, rule, finding) for rule, finding in look_beside(beside)]
 
 
-def check_files(files: Sequence[str], longest_answer_s: float | None = None) -> Report:
-    """Looks at each file: configurations of the gate and of LiteLLM, and units, compose files, manifests, requirements."""
+def check_files(files: Sequence[str], longest_answer_s: float | None = None, destination: str | None = None) -> Report:
+    """Looks at each file: configurations of the gate and of LiteLLM, and units, compose files, manifests, requirements.
+
+    ``destination`` is where LiteLLM's will lie, when that is elsewhere: from there it includes others.
+    """
     beside: dict[str, Beside] = {}
     refused: list[Remark] = []
     configurations = []
@@ -81,8 +120,9 @@ def check_files(files: Sequence[str], longest_answer_s: float | None = None) -> 
             beside[file] = read
 
     def check_proxy(file: str, document: Mapping[str, Any], gate: GateConfig | None) -> Sequence[Remark]:
-        hooks = hooks_beside(file, document)
-        return check_document(file, document, gate, tuple(beside.values()), longest_answer_s, hooks)
+        merged = merge_includes(document, destination or file)
+        hooks = hooks_beside(file, merged.document)
+        return check_document(file, document, gate, tuple(beside.values()), longest_answer_s, hooks, merged)
 
     report = check_config.check_files(configurations, check_proxy)
     kinds = {**report.files, **{file: read.kind for file, read in beside.items()}}
@@ -98,13 +138,20 @@ def _is_configuration(error: ConfigError, file: str) -> bool:
 
 
 def check_text(
-    where: str, text: str, gate: GateConfig | None = None, longest_answer_s: float | None = None
+    where: str,
+    text: str,
+    gate: GateConfig | None = None,
+    longest_answer_s: float | None = None,
+    destination: str | None = None,
 ) -> list[Remark]:
     """The same for a configuration that is no file yet; ConfigError when it is none."""
     document = parse_yaml(text, where)
     if check_config.kind_of(document, where) != "litellm":
         raise ConfigError([f"{where}: this is usage-gate.yml; LiteLLM's config.yaml is needed"])
-    return check_document(where, document, gate, longest_answer_s=longest_answer_s)
+    if INCLUDE in document and destination is None:
+        raise ConfigError([f"{where}: {INCLUDE}: give destination, the place from which included files are looked for"])
+    merged = merge_includes(document, destination or where)
+    return check_document(where, document, gate, longest_answer_s=longest_answer_s, merged=merged)
 
 
 def hooks_beside(file: str, document: Mapping[str, Any]) -> dict[str, str]:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,10 +41,10 @@ SHORT_MODES = frozenset({"embedding", "rerank", "moderation", "audio_transcripti
 class Deployment:
     """One entry of model_list."""
 
-    index: int
     group: str
     params: Mapping[str, Any]
     info: Mapping[str, Any]
+    where: str  # model_list[2], after the file where that is an included one
 
     @property
     def own(self) -> bool:
@@ -62,10 +63,6 @@ class Deployment:
             host = ""
         return not any(host == cloud or host.endswith("." + cloud) for cloud in CLOUDS)
 
-    @property
-    def where(self) -> str:
-        return f"model_list[{self.index}]"
-
 
 @dataclass(frozen=True)
 class Proxy:
@@ -78,9 +75,14 @@ class Proxy:
     environment: Mapping[str, Any] = field(default_factory=dict)
     document: Mapping[str, Any] = field(default_factory=dict, repr=False)  # holds keys
     hooks: Mapping[str, str] = field(default_factory=dict, repr=False)  # callback -> its source, where it lies beside
+    models: tuple[tuple[str, int], ...] = ()  # see includes.Merged
     gate: GateConfig | None = None
     beside: tuple[Beside, ...] = ()
     longest_answer_s: float | None = None  # None: nobody said
+
+    def where(self, index: int) -> str:
+        """Where an entry of the whole model_list is written."""
+        return _where(self.models, index)
 
     @property
     def own(self) -> tuple[Deployment, ...]:
@@ -129,26 +131,38 @@ def number(value: Any) -> float | None:
     if isinstance(value, bool) or value is None:
         return None
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
         return None
+    return found if math.isfinite(found) else None
+
+
+def _where(models: tuple[tuple[str, int], ...], index: int) -> str:
+    file, there = models[index] if index < len(models) else ("", index)
+    return f"{file}: model_list[{there}]" if file else f"model_list[{there}]"
 
 
 def read_proxy(
     document: Mapping[str, Any],
     *,
+    models: tuple[tuple[str, int], ...] = (),
     gate: GateConfig | None = None,
     hooks: Mapping[str, str] | None = None,
     beside: tuple[Beside, ...] = (),
     longest_answer_s: float | None = None,
 ) -> Proxy:
-    """The description of a config.yaml."""
-    models = document.get("model_list")
+    """The description of a config.yaml. ``models`` says where the entries of its model_list are written."""
+    entries = document.get("model_list")
     deployments = tuple(
-        Deployment(index, str(entry.get("model_name", "")), mapping(entry.get("litellm_params")), mapping(entry.get("model_info")))
-        for index, entry in enumerate(models if isinstance(models, list) else [])
+        Deployment(
+            group=str(entry.get("model_name", "")),
+            params=mapping(entry.get("litellm_params")),
+            info=mapping(entry.get("model_info")),
+            where=_where(models, index),
+        )
+        for index, entry in enumerate(entries if isinstance(entries, list) else [])
         if isinstance(entry, Mapping)
-    )  # fmt: skip
+    )
     return Proxy(
         deployments=deployments,
         router=mapping(document.get("router_settings")),
@@ -157,6 +171,7 @@ def read_proxy(
         environment=mapping(document.get("environment_variables")),
         document=document,
         hooks=hooks or {},
+        models=models,
         gate=gate,
         beside=beside,
         longest_answer_s=longest_answer_s,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from .._gate.check_config import Severity
 from .._gate.releases import COMPROMISED
-from . import access, serving
+from . import access, serving, shape
 from .beside import Beside, health_probes, releases
 from .proxy import Proxy
 from .rule import Finding, Rule
@@ -37,6 +37,23 @@ def _health_probe(beside: Beside) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (
+    Rule(
+        "malformed",
+        Severity.ERROR,
+        harm="LiteLLM does not start, or goes on without what was meant; nothing else in the file can be judged.",
+        evidence="[M] proxy_server.py, load_config: an odd entry ends it with an AttributeError or KeyError, a router_settings that is a "
+        "list is passed over in silence.",
+        fix="correct it by hand, since nobody else knows what was meant",
+        check=shape.malformed,
+    ),
+    Rule(
+        "bad_value",
+        Severity.ERROR,
+        harm="LiteLLM starts with it and fails at the first request that needs the number, or takes a text for yes whatever it says.",
+        evidence="[M] num_retries: x and timeout: .nan are loaded without a word.",
+        fix="correct it, or remove it",
+        check=shape.bad_values,
+    ),
     Rule(
         "retries",
         Severity.ERROR,
@@ -247,7 +264,11 @@ def by_id(name: str) -> Rule:
 
 
 def look_at_proxy(proxy: Proxy) -> Iterator[tuple[Rule, Finding]]:
-    """What all rules find in a configuration."""
+    """What all rules find in a configuration. In one that is malformed others would judge what is not there."""
+    odd = [(rule, finding) for rule in RULES if rule.check is shape.malformed for finding in shape.malformed(proxy)]
+    if odd:
+        yield from odd
+        return
     for rule in RULES:
         for finding in rule.check(proxy) if rule.check else ():
             yield rule, finding

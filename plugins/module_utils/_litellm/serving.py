@@ -37,7 +37,7 @@ def retries(proxy: Proxy) -> Iterator[Finding]:
         return
     where, value = proxy.first("num_retries", "router", "settings")
     times = DEFAULT_RETRIES if value is None else number(value)
-    if times:
+    if times and times > 0:
         said = (
             f"{where} is {times:g}" if where else f"num_retries is not set, and LiteLLM's default is {DEFAULT_RETRIES}"
         )
@@ -50,8 +50,8 @@ def retries(proxy: Proxy) -> Iterator[Finding]:
 def deployment_retries(proxy: Proxy) -> Iterator[Finding]:
     for deployment in proxy.own:
         for key in ("num_retries", "max_retries"):
-            times = number(deployment.params.get(key))
-            if times:
+            times = number(deployment.params.get(key)) or 0.0
+            if times >= 1:
                 yield Finding(
                     f"{deployment.where}.litellm_params.{key}",
                     f"{deployment.group} is asked {1 + times:g} times for one request that fails or times out",
@@ -90,15 +90,18 @@ def _time_limit(proxy: Proxy, deployment: Deployment, streaming: bool) -> tuple[
     return _time_limit(proxy, deployment, False) if streaming else ("", None, False)
 
 
-def _unknown_limit(deployment: Deployment) -> bool:
-    return any(isinstance(deployment.params.get(key), str) for key in ("timeout", "request_timeout", "stream_timeout"))
+def _unknown_limit(proxy: Proxy, deployment: Deployment) -> bool:
+    """Whether something is set there that is no number here: the environment's, or a mistake that is told by itself."""
+    values = [deployment.params.get(key) for key in ("timeout", "request_timeout", "stream_timeout")]
+    values += [proxy.settings.get("request_timeout"), proxy.router.get("timeout"), proxy.router.get("stream_timeout")]
+    return any(value is not None and number(value) is None for value in values)
 
 
 def timeout_missing(proxy: Proxy) -> Iterator[Finding]:
     without = [
         deployment
         for deployment in proxy.own
-        if not _unknown_limit(deployment) and _time_limit(proxy, deployment, False)[1] is None
+        if not _unknown_limit(proxy, deployment) and _time_limit(proxy, deployment, False)[1] is None
     ]
     if without:
         yield Finding(
@@ -111,7 +114,7 @@ def timeout_not_its_own(proxy: Proxy) -> Iterator[Finding]:
     by_place: dict[str, list[Deployment]] = {}
     for deployment in proxy.own:
         where, seconds, own = _time_limit(proxy, deployment, False)
-        if seconds is not None and not own and not _unknown_limit(deployment):
+        if seconds is not None and not own and not _unknown_limit(proxy, deployment):
             by_place.setdefault(f"{where} ({seconds:g} s)", []).append(deployment)
     for place, deployments in by_place.items():
         yield Finding("model_list", f"no time-out of its own for {names(deployments)}, only the proxy-wide {place}")
@@ -127,7 +130,7 @@ def timeout_short(proxy: Proxy) -> Iterator[Finding]:
             continue
         for streaming in (False, True):
             where, seconds, own = _time_limit(proxy, deployment, streaming)
-            if seconds is not None and seconds < longest:
+            if seconds is not None and 0 <= seconds < longest:
                 key = f"model_list: litellm_params.{where.rpartition('.')[2]}" if own else where
                 short.setdefault(f"{key} is {seconds:g} s", {})[deployment.where] = deployment
     for said, deployments in short.items():

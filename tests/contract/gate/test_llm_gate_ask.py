@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 
@@ -287,6 +288,31 @@ def test_no_endpoints_at_all(llm_gate, tmp_path):
     done = llm_gate("ask", "--config", config, "--model", "m", "--key", "k")
     assert done.returncode == 1
     assert "no_endpoints" in done.stdout
+    done = llm_gate("ask", "--config", config, "--model", "m", "--key", "k", "--count", "20", "--format", "json")
+    assert json.loads(done.stdout)["latency_ms"]["p99"] < 200, "a source that has failed is not waited for"
+    assert "there is no list yet" in done.stderr and "stays in use" not in done.stderr
+
+
+def test_what_is_no_file_is_refused_at_once(llm_gate, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path, said in ((pipe, "not a regular file"), ("", "is empty; name a file"), (tmp_path, "Is a directory")):
+        for command in (["ask", "--model", "m", "--key", "k", "--config", path], ["endpoints", "--config", path]):
+            done = llm_gate(*command, timeout=20)
+            assert done.returncode == 3 and said in done.stderr and len(done.stderr.splitlines()) == 1, done
+        done = llm_gate("check-config", path, timeout=20)
+        assert done.returncode == 3 and said in done.stdout, done
+
+
+@pytest.mark.parametrize(
+    "url", ["http://u:s3cretPW@x:99999", "u:s3cretPW@x:80", "http://u:s3cret/PW@x:1", "http://u:s3cretPW@[::1"]
+)
+def test_a_password_in_a_url_is_printed_nowhere(llm_gate, write_config, url):
+    config = write_config([url])
+    for command in (["ask", "--model", "m", "--key", "k", "--config", config], ["check-config", config]):
+        done = llm_gate(*command)
+        assert done.returncode == 3 and "carries a user name or password" in done.stdout + done.stderr
+        assert "s3cret" not in done.stdout + done.stderr and "PW" not in done.stdout + done.stderr
 
 
 def test_the_keys_of_the_command_line_are_in_its_help(llm_gate):

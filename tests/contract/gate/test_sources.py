@@ -13,12 +13,13 @@ from ansible_collections.gb10.serving.plugins.module_utils._gate.config import (
     KubernetesEndpoints,
     parse_config,
 )
+from ansible_collections.gb10.serving.plugins.module_utils._gate.endpoint import Endpoint
 from ansible_collections.gb10.serving.plugins.module_utils._gate.errors import SourceError
 from ansible_collections.gb10.serving.plugins.module_utils._gate.gate import Gate
 from ansible_collections.gb10.serving.plugins.module_utils._gate.outcome import Outcome
 from ansible_collections.gb10.serving.plugins.module_utils._gate.source_dns import DnsSource, lookup_services
 from ansible_collections.gb10.serving.plugins.module_utils._gate.source_kubernetes import KubernetesSource
-from ansible_collections.gb10.serving.plugins.module_utils._gate.verdict import Question
+from ansible_collections.gb10.serving.plugins.module_utils._gate.verdict import Cause, Question
 
 from tests.contract.gate.dns_server import DnsServer
 from tests.contract.gate.kube_api import KubeApi, slice_of
@@ -278,6 +279,73 @@ async def test_an_empty_service_keeps_the_last_list_and_the_gate_checks_on():
                 await gate.stop()
 
 
+# -- a source that has never given a list ------------------------------------------------------------------------
+
+ONE_LIST = [Endpoint("http://127.0.0.1:9")]
+
+
+class Told:
+    """A source that does as it is told."""
+
+    def __init__(self) -> None:
+        self.says: asyncio.Queue = asyncio.Queue()
+
+    async def run(self, listener) -> None:
+        while True:
+            said = await self.says.get()
+            listener.failed(said) if isinstance(said, str) else listener.publish(said)
+
+
+#: (what the source says 0.1 s after the question, seconds the question takes at least and at most)
+FIRST_WORDS = [
+    ("nothing", None, 0.45, 0.7),
+    ("a failure", "dns: no such name", 0.08, 0.3),
+    ("an empty list", [], 0.08, 0.3),
+]
+
+
+@pytest.mark.parametrize(
+    ("said", "least_s", "most_s"), [case[1:] for case in FIRST_WORDS], ids=[c[0] for c in FIRST_WORDS]
+)
+async def test_only_the_first_answer_of_a_source_is_waited_for(said, least_s, most_s):
+    config = parse_config(
+        {
+            "endpoints": {"dns": {"name": "x", "port": 1}},
+            "capped_models": ["m"],
+            "limits": {"budget_s": 0.5, "retries": 0},
+        },
+        "test",
+    )
+    source = Told()
+    gate = Gate(config, source=source)
+    gate.start()
+    try:
+        began = time.monotonic()
+        asking = asyncio.ensure_future(gate.check(Question("k", "m")))
+        await asyncio.sleep(0.1)
+        if said is not None:
+            source.says.put_nowait(said)
+        checked = await asking
+        assert least_s < time.monotonic() - began < most_s
+        assert (checked.outcome, checked.cause) == (Outcome.FAILED_OPEN, Cause.NO_ENDPOINTS)
+        if said is None:
+            return
+        assert "there is no list yet" in gate.complaint and "stays in use" not in gate.complaint
+        began = time.monotonic()
+        for dummy in range(20):
+            assert (await gate.check(Question("k", "m"))).cause is Cause.NO_ENDPOINTS
+        assert time.monotonic() - began < 0.2, "nobody waits for a source that has failed"
+        source.says.put_nowait(ONE_LIST)
+        await until(lambda: gate.pool.members)
+        assert gate.complaint is None
+        assert (await gate.check(Question("k", "m"))).cause is Cause.UNREACHABLE, "asked as soon as there is a list"
+        source.says.put_nowait("dns: no such name")
+        await until(lambda: gate.complaint)
+        assert gate.complaint == "dns: no such name; the last list stays in use"
+    finally:
+        await gate.stop()
+
+
 # -- DNS ---------------------------------------------------------------------------------------------------------
 
 
@@ -297,9 +365,7 @@ async def test_addresses_are_followed_and_failures_keep_the_list():
         assert seen.urls == urls(3)
         answers[:] = [OSError(-2, "Name or service not known")]
         await until(lambda: seen.complaints)
-        assert seen.complaints[0] == (
-            "endpoints.dns api.internal: Name or service not known; the last list stays in use"
-        )
+        assert seen.complaints[0] == "endpoints.dns api.internal: Name or service not known"
         assert seen.urls == urls(3)
         answers[:] = [["10.0.0.4"]]
         await until(lambda: seen.urls == urls(4))

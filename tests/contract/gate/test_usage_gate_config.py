@@ -71,6 +71,17 @@ def test_secrets_are_written_but_never_shown(arguments, tmp_path):
     assert "an0ther" in (tmp_path / "usage-gate.yml").read_text()
 
 
+@pytest.mark.parametrize("url", ["http://u:s3cretPW@x:99999", "u:s3cretPW@x:80", "http://u:s3cret/PW@x:1"])
+def test_a_password_in_a_url_is_refused_and_shown_nowhere(arguments, tmp_path, url):
+    (tmp_path / "usage-gate.yml").write_text(f"endpoints: {{static: ['{url}']}}\n")
+    for change in ({"endpoints": [url]}, {"endpoints": {"static": [url]}}):
+        result = run(**{**arguments, **change})
+        assert result["failed"] and "carries a user name or password" in result["msg"]
+        assert "s3cret" not in json.dumps(result) and "PW" not in json.dumps(result)
+    result = run(**arguments, _ansible_diff=True)
+    assert result["changed"] and "s3cret" not in json.dumps(result) and "PW" not in json.dumps(result)
+
+
 BAD = [
     ({"endpoints": []}, "endpoints.static: the list is empty"),
     ({"endpoints": ["http://a:1", "http://a:1/"]}, "already given"),

@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.gb10.serving.plugins.module_utils._gate.errors import ConfigError
+from ansible_collections.gb10.serving.plugins.module_utils._litellm.includes import merge_includes
 from ansible_collections.gb10.serving.plugins.module_utils._litellm.rules import RULES
+
+from tests.contract.gate.proxy import litellm_python
 
 COLLECTION = Path(__file__).resolve().parents[3]
 COMMAND = COLLECTION / "roles/usage_gate/files/llm-gate"
@@ -92,6 +96,141 @@ def test_what_lies_beside_is_looked_at(config, tmp_path):
     assert f"{compose}: line 2" in done.stdout
 
 
+#: Files, the first of them config.yaml. {} names the folder.
+TREES: dict[str, dict[str, str]] = {
+    "none": {"config.yaml": "model_list: [{a: 1}]"},
+    "lists grow, all else is replaced": {
+        "config.yaml": "include: [b.yaml]\nmodel_list: [{a: 1}]\nrouter_settings: {num_retries: 0, timeout: 5}\nx: 1",
+        "b.yaml": "model_list: [{b: 1}, {b: 2}]\nrouter_settings: {num_retries: 5}\ny: [2]\nx: null",
+    },
+    "a list over what is none": {"config.yaml": "include: [b.yaml]\nmodel_list: x", "b.yaml": "model_list: [{b: 1}]"},
+    "nothing over a list": {"config.yaml": "include: [b.yaml]\nmodel_list: [{a: 1}]", "b.yaml": "model_list:"},
+    "breadth first": {
+        "config.yaml": "include: [b.yaml, c.yaml]\nmodel_list: [{a: 1}]\nx: a",
+        "b.yaml": "include: [d.yaml]\nmodel_list: [{b: 1}]\nx: b",
+        "c.yaml": "model_list: [{c: 1}]\nx: c",
+        "d.yaml": "model_list: [{d: 1}]\nx: d",
+    },
+    "each once, and no loop": {
+        "config.yaml": "include: [b.yaml, ./b.yaml, sub/../b.yaml, config.yaml]\nmodel_list: [{a: 1}]",
+        "b.yaml": "include: [config.yaml, b.yaml, '{}/b.yaml']\nmodel_list: [{b: 1}]",
+        "sub/x": "",
+    },
+    "beside the one that names it": {
+        "config.yaml": "include: [sub/b.yaml]",
+        "sub/b.yaml": "include: [c.yaml]\nmodel_list: [{b: 1}]",
+        "sub/c.yaml": "model_list: [{c: near}]",
+        "c.yaml": "model_list: [{c: far}]",
+    },
+    "else beside the first": {
+        "config.yaml": "include: [sub/b.yaml]",
+        "sub/b.yaml": "include: [c.yaml]",
+        "c.yaml": "model_list: [{c: far}]",
+    },
+    "an absolute path, an empty file": {
+        "config.yaml": "include: ['{}/b.yaml', c.yaml]",
+        "b.yaml": "x: 1",
+        "c.yaml": "",
+    },
+    "missing": {"config.yaml": "include: [b.yaml]"},
+    "missing in one that is included": {"config.yaml": "include: [b.yaml]", "b.yaml": "include: [c.yaml]"},
+    "broken": {"config.yaml": "include: [b.yaml]", "b.yaml": "a: ["},
+    "no mapping": {"config.yaml": "include: [b.yaml]", "b.yaml": "[1]"},
+    "keys that are none": {"config.yaml": "include: [b.yaml]", "b.yaml": "1: 2"},
+    "a folder": {"config.yaml": "include: [sub]", "sub/x": ""},
+    "no list": {"config.yaml": "include: b.yaml", "b.yaml": ""},
+    "nothing": {"config.yaml": "include:"},
+    "a list of something else": {"config.yaml": "include: [{a: 1}]"},
+}
+THEIRS = """
+import asyncio, json, sys
+from litellm.proxy.proxy_server import ProxyConfig
+for path in sys.argv[1:]:
+    try:
+        print("MERGED", json.dumps(asyncio.run(ProxyConfig()._get_config_from_file(path))))
+    except Exception as error:
+        print("MERGED", json.dumps(None))
+"""
+
+
+def plant(folder: Path, tree: dict[str, str]) -> Path:
+    for name, text in tree.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text.replace("{}", str(folder)))
+    return folder / "config.yaml"
+
+
+def merged_here(config: Path) -> dict | None:
+    try:
+        return dict(merge_includes(yaml.safe_load(config.read_text()), str(config)).document)
+    except ConfigError as error:
+        [sentence] = error.problems
+        assert str(config.parent) in sentence and "include" in sentence
+        return None
+
+
+@pytest.mark.slow
+def test_what_is_included_is_merged_as_litellm_does(tmp_path):
+    configs = [plant(tmp_path / str(number), tree) for number, tree in enumerate(TREES.values())]
+    done = subprocess.run(
+        [litellm_python(), "-c", THEIRS, *configs], capture_output=True, text=True, timeout=240, cwd=tmp_path
+    )
+    theirs = [json.loads(line.split(" ", 1)[1]) for line in done.stdout.splitlines() if line.startswith("MERGED ")]
+    assert len(theirs) == len(TREES), done.stderr[-2000:]
+    assert sum(one is None for one in theirs) == 9, "they refuse what is missing or broken"
+    ours = [merged_here(config) for config in configs]
+    assert dict(zip(TREES, ours, strict=True)) == dict(zip(TREES, theirs, strict=True))
+
+
+#: (files, exit status, what must be said, what must not). {SOUND}, {GLM} and {AGAIN} are written out below.
+INCLUDED = [
+    ("the capped group is in another file", {"config.yaml": "include: [more.yaml]\n{SOUND}", "more.yaml": "model_list: [{GLM}]"}, 0, "sound (litellm", "glm5.2"),
+    ("a deployment that is asked again", {"config.yaml": "include: [more.yaml]\n{SOUND}", "more.yaml": "model_list: [{GLM}, {AGAIN}]"}, 1, "{}/more.yaml: model_list[1].litellm_params.num_retries: z is asked 5 times", None),
+    ("the whole section is replaced", {"config.yaml": "include: [more.yaml]\n{SOUND}", "more.yaml": "model_list: [{GLM}]\nrouter_settings: {num_retries: 5, disable_cooldowns: true}"}, 1, "router_settings.num_retries is 5: ", None),
+    ("and its file is named", {"config.yaml": "include: [more.yaml]\n{SOUND}", "more.yaml": "model_list: [{GLM}]\nrouter_settings: {num_retries: 5, disable_cooldowns: true}"}, 1, "(router_settings is that of {}/more.yaml)", None),
+    ("a fallback", {"config.yaml": "include: [sub/a.yaml]\n{SOUND}", "sub/a.yaml": "include: [b.yaml]\nmodel_list: [{GLM}]", "sub/b.yaml": "router_settings: {num_retries: 0, disable_cooldowns: true, fallbacks: [{q: [glm5.2]}]}"}, 1, "q (not capped) falls back to the capped group glm5.2", None),
+    ("the gate is gone", {"config.yaml": "include: [more.yaml]\n{SOUND}", "more.yaml": "model_list: [{GLM}]\nlitellm_settings: {callbacks: [prometheus]}"}, 1, "does not name usage_gate.usage_gate", None),
+    ("an odd entry", {"config.yaml": "include: [more.yaml]\n{SOUND}", "more.yaml": "model_list: [x]"}, 1, "{}/more.yaml: model_list[0]: a mapping with", None),
+    ("a missing file", {"config.yaml": "include: [more.yaml]\n{SOUND}"}, 3, "{}/config.yaml: include: more.yaml: {}/more.yaml: cannot read an included configuration: No such file", "capped_models"),
+    ("a broken file", {"config.yaml": "include: [more.yaml]\n{SOUND}", "more.yaml": "a: ["}, 3, "{}/more.yaml: line 1, column 5: not valid YAML", "capped_models"),
+    ("no list", {"config.yaml": "include: more.yaml\n{SOUND}"}, 3, "config.yaml: include: a list of file paths is needed", "capped_models"),
+]  # fmt: skip
+WRITTEN = {
+    "{SOUND}": 'model_list: [{model_name: q, litellm_params: {model: hosted_vllm/q, api_base: "http://a/v1", timeout: 900, stream_timeout: 900}}]\n'
+    "router_settings: {num_retries: 0, disable_cooldowns: true}\nlitellm_settings: {callbacks: [usage_gate.usage_gate]}\n"
+    "general_settings: {master_key: os.environ/LITELLM_MASTER_KEY}\n",
+    "{GLM}": "{model_name: glm5.2, litellm_params: {model: openai/glm-5.2}}",
+    "{AGAIN}": '{model_name: z, litellm_params: {model: hosted_vllm/z, api_base: "http://z/v1", timeout: 900, num_retries: 4}}',
+}
+
+
+@pytest.mark.parametrize(
+    ("tree", "status", "said", "unsaid"), [case[1:] for case in INCLUDED], ids=[case[0] for case in INCLUDED]
+)
+def test_what_is_included_is_judged(tmp_path, tree, status, said, unsaid):
+    for short, text in WRITTEN.items():
+        tree = {name: content.replace(short, text) for name, content in tree.items()}
+    config = plant(tmp_path, tree)
+    (tmp_path / "usage-gate.yml").write_text("endpoints: {static: [http://10.0.0.1:1]}\ncapped_models: [glm5.2]\n")
+    done = check(config)
+    assert done.returncode == status, done.stdout
+    assert said.replace("{}", str(tmp_path)) in done.stdout
+    assert unsaid is None or unsaid not in done.stdout
+    if status == 3:
+        assert len(done.stdout.splitlines()) == 1
+
+
+def test_folders_that_link_to_themselves_end(tmp_path):
+    """Each file has as many names as there are ways through two links; the system follows forty of them."""
+    config = plant(
+        tmp_path, {"config.yaml": "include: [b.yaml]", "b.yaml": "include: [one/b.yaml, two/b.yaml]\nx: [1]"}
+    )
+    for link in ("one", "two"):
+        (tmp_path / link).symlink_to(".")
+    done = check(config)
+    assert done.returncode == 3 and "look for a loop" in done.stdout
+
+
 def test_a_hook_beside_the_configuration_is_read(config):
     config.with_name("mine.py").write_text("from gate import Gate\nclass Mine(Gate): pass\nmine = Mine()\n")
     config.write_text(yaml.safe_dump({**DEFAULTS, "litellm_settings": {"callbacks": ["mine.mine"]}}))
@@ -146,6 +285,17 @@ def test_the_module_looks_at_a_text_too(tmp_path):
     gate.write_text("endpoints: {static: [http://10.0.0.1:1]}\ncapped_models: [gpt]\n")
     absent = run_module(content=yaml.safe_dump(sound), gate_config=str(gate))
     assert absent["failed"] and "does not name usage_gate.usage_gate" in absent["msg"]
+
+
+def test_a_configuration_that_lies_elsewhere_for_now(tmp_path):
+    """As the roles stage it: what it includes lies where it will lie."""
+    there, staged = tmp_path / "etc", plant(tmp_path / "stage", {"config.yaml": "include: [more.yaml]\nmodel_list: []"})
+    plant(there, {"more.yaml": "router_settings: {num_retries: x}"})
+    for arguments in ({"path": str(staged)}, {"content": staged.read_text()}):
+        looked = run_module(**arguments, destination=str(there / "config.yaml"), fail_on=[])
+        assert [r["rule"] for r in looked["remarks"]] == ["bad_value"], looked
+    assert "more.yaml" in run_module(path=str(staged), fail_on=[])["msg"]
+    assert "destination" in run_module(content=staged.read_text(), fail_on=[])["msg"]
 
 
 def test_the_page_shows_the_table():

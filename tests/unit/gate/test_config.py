@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import os
 
 import pytest
+from ansible_collections.gb10.serving.plugins.module_utils._gate import channel, config_file
 from ansible_collections.gb10.serving.plugins.module_utils._gate.config import (
     DnsEndpoints,
     KubernetesEndpoints,
     Limits,
     OnFailure,
+    file_problems,
     load_config,
     parse_config,
     parse_endpoint,
@@ -108,6 +111,47 @@ BAD = [
     (with_("endpoints", {"kubernetes": {"service": "a", "port": "h"}}), ["endpoints.kubernetes.namespace"]),
     (with_("endpoints", {"kubernetes": {"namespace": "A/b", "service": "a", "port": "h"}}), ["kubernetes.namespace"]),
     (with_("endpoints", {"kubernetes": {"namespace": "n", "service": "a"}}), ["endpoints.kubernetes.port"]),
+    *(
+        (
+            with_("endpoints", {"kubernetes": {"namespace": "n", "service": "a", "port": port}}),
+            ["kubernetes.port: the name", said],
+        )
+        for port, said in (
+            (-1, "-1"),
+            (0, "not 0"),
+            (65_536, "65536"),
+            ("-1", "'-1'"),
+            ("0", "'0'"),
+            ("99999", "99999"),
+            ("a b", "'a b'"),
+            ("HTTP", "'HTTP'"),
+            ("http\n", "not 'http"),
+            (True, "True"),
+            (8.5, "8.5"),
+        )
+    ),
+    *(
+        (with_("endpoints.static", [url]), ["endpoints.static[0]", "a request line cannot carry"])
+        for url in (
+            "http://a:1/x y",
+            "http://a:1/x\ty",
+            "http://a:1/x\r\nX-A: b",
+            "http://a:1/\u00e9",
+            "http://a\n:1",
+            "http://a:1/\x7f",
+        )
+    ),
+    (with_("endpoints.static", ["http://a:1/?"]), ["endpoints.static[0]", "query or a fragment"]),
+    (with_("endpoints", {"dns": {"name": "api.internal\n", "port": 1}}), ["endpoints.dns.name: a host name"]),
+    (
+        with_("endpoints", {"kubernetes": {"namespace": "n\n", "service": "a", "port": "h"}}),
+        ["kubernetes.namespace: a"],
+    ),
+    (with_("request.headers", {"X-A\n": "1"}), ["request.headers: 'X-A\\n' is not a header name"]),
+    (with_("request.path", "/a b"), ["request.path: a path that begins with /"]),
+    (with_("request.path", "/\u00e9"), ["request.path: a path", "visible ASCII"]),
+    (with_("request.unchecked_path", "/a\x00"), ["request.unchecked_path: a path"]),
+    (with_("metrics_prefix", "x\n"), ["metrics_prefix: 'x\\n' is not a Prometheus name"]),
     (with_("limits.budget_s", 0.9), ["limits.budget_s", "0.5 × 2 = 1 s does not fit into budget_s 0.9 s"]),
     (with_("limits.retries", 2), ["limits.budget_s", "0.5 × 3 = 1.5 s does not fit"]),
     (with_("limits.connect_s", 0.6), ["limits.connect_s", "0.6 s", "attempt_s 0.5 s"]),
@@ -177,6 +221,45 @@ def test_a_secret_in_a_header_or_url_is_not_repeated():
     assert "s3cret" not in repr(parse_config(with_("request.headers", {"X-Key": "s3cret"}), "x"))
 
 
+#: URLs with a password, broken in every other way too; and other places where somebody may write one.
+WITH_PASSWORD = [
+    *(
+        with_("endpoints.static", [url])
+        for url in (
+            "http://u:s3cret@x", "http://u:s3cret@x:99999", "u:s3cret@x:80", "ftp://u:s3cret@x", "http://u:s3cret@[::1",
+            "http://u:s3cret@:1", "http://u:s3cret/LEAK@x:1", "http://u:s3cret@LEAK@x:1", "http://u:s3cret?LEAK@x", "http://u:80/s3cret@x",
+            "http://s3cret@", "http://u:s3cret @x", "http://x:1/?token=s3cret", "http://x:1/#s3cret", "http://u:s3cret#LEAK@10.0.0.300",
+        )
+    ),
+    with_("endpoints.static", "http://u:s3cret@x"),
+    with_("endpoints.static", [["http://u:s3cret@x"]]),
+    with_("endpoints", {"dns": {"name": "http://u:s3cret@x", "port": 1}}),
+    with_("endpoints", {"dns": {"name": "x", "port": "u:s3cret@x"}}),
+    with_("endpoints", {"kubernetes": {"namespace": "u:s3cret@x", "service": "u:s3cret@x", "port": "u:s3cret@x"}}),
+    with_("endpoints", {"kubernetes": {"namespace": "n", "service": "s", "port": "p", "api_url": "https://u:s3cret/LEAK@x:y"}}),
+    with_("request.path", "http://u:s3cret@x/v1"),
+    with_("request.token_file", "s3cret"),
+    with_("limits.budget_s", "http://u:s3cret@x"),
+    with_("capped_models", [["http://u:s3cret@x"]]),
+    with_("on_failure", "http://u:s3cret@x"),
+    with_("metrics_prefix", "http://u:s3cret@x"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("document", WITH_PASSWORD, ids=range(len(WITH_PASSWORD)))
+def test_nothing_before_an_at_is_shown_however_broken_the_rest_is(document):
+    told = " ".join(problems(document))
+    assert "s3cret" not in told and "LEAK" not in told
+    shown = config_file.render(config_file.without_secrets({"endpoints": document["endpoints"]}))
+    assert "@" not in str(document["endpoints"]) or ("s3cret" not in shown and "LEAK" not in shown)
+
+
+@pytest.mark.parametrize("port", [1, 65_535, "8080", "http", "http-2", "a"])
+def test_ports_of_a_service(port):
+    source = {"kubernetes": {"namespace": "n", "service": "a", "port": port}}
+    assert parse_config(with_("endpoints", source), "x").source.port == str(port)
+
+
 @pytest.mark.parametrize(
     ("text", "url"),
     [
@@ -238,6 +321,64 @@ def test_files_that_cannot_be_used(tmp_path):
         load_config(config)
     assert "is empty" in caught.value.problems[0]
     assert "holds no PEM certificate" in caught.value.problems[1]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (b"one\ntwo\n", "holds 2 lines; a token is one line"),
+        (b"one\r\nX-A: b", "holds 2 lines"),
+        (b"one\rtwo", "holds 2 lines"),
+        (b"one\x00two", "a header cannot carry"),
+        ("s\u00e9same".encode(), "a header cannot carry"),
+        ("one\u2028two".encode(), "a header cannot carry"),
+        (b"\xff\xfe", "is not text"),
+        (None, "not a regular file"),
+    ],
+)
+def test_a_token_that_no_header_can_carry(tmp_path, content, said):
+    token = tmp_path / "token"
+    os.mkfifo(token) if content is None else token.write_bytes(content)
+    for key, document in (
+        ("request.token_file", with_("request.token_file", str(token))),
+        (
+            "endpoints.kubernetes.token_file",
+            with_("endpoints", {"kubernetes": {"namespace": "n", "service": "s", "port": 1, "token_file": str(token)}}),
+        ),
+    ):
+        [sentence] = file_problems(parse_config(document, "x"), "gate.yml")
+        assert sentence.startswith(f"gate.yml: {key}: ") and str(token) in sentence and said in sentence
+        assert "one\n" not in sentence and "two" not in sentence
+
+
+def test_a_token_rotated_into_a_broken_one_leaves_the_last_in_use(tmp_path, monkeypatch):
+    file = tmp_path / "token"
+    file.write_text("one\n")
+    token = channel.Token(str(file))
+    monkeypatch.setattr(channel, "TOKEN_REREAD_S", 0)
+    for broken in ("", "two\nX-Evil: 1\n", "\x07"):
+        file.write_text(broken)
+        assert token.value() == "one"
+    file.write_text("three\n")
+    assert token.value() == "three"
+
+
+def test_what_is_no_file_is_refused_and_never_waited_for(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path, said in (
+        (pipe, "not a regular file"),
+        ("/dev/zero", "not a regular file"),
+        (tmp_path, "Is a directory"),
+        ("", "the path of the gate's configuration is empty"),
+        (" ", "is empty"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            load_config(path)
+    [sentence] = file_problems(parse_config(with_("request.ca_file", str(pipe)), "x"), "gate.yml")
+    assert sentence == f"gate.yml: request.ca_file: cannot read {pipe}: not a regular file"
+    assert config_file.read_existing(str(pipe)).shown == "# cannot be read: OSError\n"
 
 
 @pytest.mark.parametrize(

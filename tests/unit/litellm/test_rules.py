@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.serving.plugins.module_utils._gate.config import parse_config
-from ansible_collections.gb10.serving.plugins.module_utils._litellm import lint
+from ansible_collections.gb10.serving.plugins.module_utils._litellm import lint, secrets
 from ansible_collections.gb10.serving.plugins.module_utils._litellm.beside import read_beside
 from ansible_collections.gb10.serving.plugins.module_utils._litellm.rules import RULES
+from hypothesis import given
+from hypothesis import strategies as st
 
 KEY = "sk-0f8a63c1d2b94e57a1c6e0d4b7f39258"  # of this test only
 GATE = parse_config({"endpoints": {"static": ["http://10.0.0.1:1"]}, "capped_models": ["glm5.2"]}, "usage-gate.yml")
@@ -40,6 +42,8 @@ SOUND: dict[str, Any] = {
     },
 }
 GONE = object()
+NAMES = ["model_list", "router_settings", "litellm_settings", "general_settings", "model_name", "litellm_params", "model_info", "model",
+         "callbacks", "fallbacks", "retry_policy", "model_group_retry_policy", "num_retries", "timeout", "model_group_alias"]  # fmt: skip
 
 
 def changed(**changes: Any) -> dict[str, Any]:
@@ -77,6 +81,59 @@ OURS = "usage_gate.usage_gate"
 
 #: (rule, its severity there, what the file says, part of the sentence, sources beside)
 FIRES: list[tuple[str, str, dict[str, Any], str, dict[str, str]]] = [
+    *(
+        ("malformed", "error", changed(**{path: value}), said, {})
+        for path, value, said in (
+            ("model_list", "x", "model_list: a list is needed, not 'x'"),
+            ("model_list", {"a": 1}, "model_list: a list is needed, not a mapping"),
+            ("router_settings", [], "router_settings: a mapping is needed, not a list"),
+            ("litellm_settings", 5, "litellm_settings: a mapping is needed, not 5"),
+            ("general_settings", "x", "general_settings: a mapping is needed"),
+            ("environment_variables", ["A=b"], "environment_variables: a mapping is needed"),
+            ("model_list__1", "x", "model_list[1]: a mapping with model_name and litellm_params is needed"),
+            ("model_list__1", None, "model_list[1]: a mapping with model_name and litellm_params is needed, not nothing"),
+            ("model_list__1__model_name", GONE, "model_list[1].model_name: a text is needed, not nothing"),
+            ("model_list__1__model_name", 3, "model_list[1].model_name: a text is needed, not 3"),
+            ("model_list__1__litellm_params", [], "model_list[1].litellm_params: a mapping is needed, not a list"),
+            ("model_list__1__litellm_params", None, "model_list[1].litellm_params: a mapping is needed, not nothing"),
+            ("model_list__1__litellm_params__model", GONE, "model_list[1].litellm_params.model: a text is needed"),
+            ("model_list__1__model_info", None, "model_list[1].model_info: a mapping is needed"),
+            ("router_settings__fallbacks", {"qwen": ["qwen"]}, "router_settings.fallbacks: a list is needed, not a mapping"),
+            ("router_settings__model_group_alias", "x", "router_settings.model_group_alias: a mapping is needed"),
+            ("router_settings__retry_policy", 3, "router_settings.retry_policy: a mapping is needed, not 3"),
+            ("litellm_settings__default_fallbacks", "qwen", "litellm_settings.default_fallbacks: a list is needed"),
+            ("litellm_settings__callbacks", 5, "litellm_settings.callbacks: a list of names is needed, not 5"),
+            ("litellm_settings__callbacks", [{"a": 1}], "litellm_settings.callbacks: a list of names is needed"),
+        )
+    ),
+    *(
+        ("bad_value", "error", changed(**{path: value}), said, {})
+        for path, value, said in (
+            (P0 + "num_retries", "x", "model_list[0].litellm_params.num_retries: a whole number, not below 0, is needed, not 'x'"),
+            (P0 + "num_retries", True, "litellm_params.num_retries: a whole number, not below 0, is needed, not True"),
+            (P0 + "num_retries", -1, "is needed, not -1"),
+            (P0 + "rpm", 1.5, "is needed, not 1.5"),
+            (P0 + "max_retries", [], "litellm_params.max_retries: a whole number"),
+            (P0 + "timeout", float("nan"), "model_list[0].litellm_params.timeout: a number of seconds is needed, not nan"),
+            (P0 + "timeout", float("inf"), "a number of seconds is needed, not inf"),
+            (P0 + "stream_timeout", "soon", "litellm_params.stream_timeout: a number of seconds is needed, not 'soon'"),
+            (P0 + "timeout", -5, "a number of seconds is needed, not -5"),
+            (P0 + "rpm", "x", "litellm_params.rpm: a whole number"),
+            (P0 + "max_parallel_requests", False, "litellm_params.max_parallel_requests: a whole number"),
+            ("model_list__0__model_info__disable_background_health_check", "yes", "true or false is needed, not 'yes'"),
+            ("router_settings__num_retries", "x", "router_settings.num_retries: a whole number, not below 0, is needed, not 'x'"),
+            ("router_settings__num_retries", True, "is needed, not True"),
+            ("router_settings__num_retries", 10**400, "router_settings.num_retries: a whole number"),
+            ("router_settings__timeout", float("nan"), "router_settings.timeout: a number of seconds is needed"),
+            ("router_settings__cooldown_time", "x", "router_settings.cooldown_time: a number of seconds is needed"),
+            ("router_settings__retry_policy", {"TimeoutErrorRetries": "x"}, "router_settings.retry_policy.TimeoutErrorRetries: a whole"),
+            ("router_settings__model_group_retry_policy", {"qwen": {"TimeoutErrorRetries": None, "RateLimitErrorRetries": []}}, "model_group_retry_policy.qwen.RateLimitErrorRetries: a whole"),
+            ("litellm_settings__num_retries", "x", "litellm_settings.num_retries: a whole number"),
+            ("litellm_settings__request_timeout", "x", "litellm_settings.request_timeout: a number of seconds"),
+            ("general_settings__background_health_checks", "false", "background_health_checks: true or false is needed, not 'false'"),
+            ("router_settings__num_retries", "sk-0123456789abcdef", "is needed, not a text"),
+        )
+    ),
     ("retries", "error", changed(router_settings__num_retries=GONE), "qwen, glm5.2 3 times; set router_settings", {}),
     ("retries", "error", changed(router_settings__num_retries=1), "num_retries is 1", {}),
     ("retries", "error", changed(router_settings__num_retries=GONE, litellm_settings__num_retries=2), "litellm_settings.num_retries is 2", {}),
@@ -127,7 +184,8 @@ def test_a_rule_fires(rule, severity, document, said, hooks):
     assert found, remarks(document, hooks=hooks)
     assert said in found[0].sentence
     assert found[0].severity.value == severity
-    key = document["general_settings"].get("master_key", KEY)
+    general = document["general_settings"]
+    key = general.get("master_key", KEY) if isinstance(general, dict) else KEY
     if not key.startswith("os.environ/"):
         assert key not in str([remark.as_dict() for remark in remarks(document)])
 
@@ -136,7 +194,12 @@ def test_only_that_rule_fires():
     """A case is about one thing, but for what it brings with it."""
     for rule, _severity, document, _said, hooks in FIRES:
         others = {remark.rule.id for remark in remarks(document, hooks=hooks)} - {rule}
-        assert others <= {"gate_order", "cooldowns", "allowed_fails_single"}, (rule, others)
+        companions = {"gate_order", "cooldowns", "allowed_fails_single"}
+        if rule == "bad_value":
+            companions |= {"timeout_short"}  # one below 0 is short, too
+        assert others <= companions - {rule}, (rule, others)
+        if rule in ("malformed", "bad_value"):
+            assert len([remark for remark in remarks(document, hooks=hooks) if remark.rule.id == rule]) == 1
 
 
 SILENT = [
@@ -149,6 +212,10 @@ SILENT = [
     ("redis by the cache", changed(router_settings__routing_strategy="least-busy", litellm_settings__cache=True, litellm_settings__cache_params={"type": "redis"})),
     ("checks that are used", changed(router_settings__enable_pre_call_checks=True, model_list__0__model_info__max_input_tokens=9000)),
     ("a retry policy of zeros", changed(router_settings__retry_policy={"TimeoutErrorRetries": 0})),
+    ("numbers as texts", changed(**{P0 + "timeout": "900", P0 + "num_retries": "0", "router_settings__num_retries": "0"})),
+    ("values from the environment", changed(**{P0 + "timeout": "os.environ/T", "general_settings__background_health_checks": "os.environ/B"})),
+    ("time-outs that only the environment knows", changed(**{P0 + "timeout": GONE, P0 + "stream_timeout": GONE, "router_settings__timeout": "os.environ/T"})),
+    ("sections with nothing in them", {**changed(), "environment_variables": None, "files_settings": None}),
     ("a key in the file", changed(general_settings__master_key=KEY)),
     ("ours before prometheus", changed(**{CALLBACKS: [OURS, "prometheus"]})),
     ("many backends may cool down", changed(router_settings__disable_cooldowns=False, model_list=[backend("glm5.2", n) for n in range(5)])),
@@ -257,14 +324,14 @@ def test_what_lies_beside_says_how_many_workers_serve_and_who_gives_the_key():
 
 def test_every_rule_is_whole_and_is_shown_to_fire():
     ids = [rule.id for rule in RULES]
-    assert len(set(ids)) == len(ids) == 25
+    assert len(set(ids)) == len(ids) == 27
     for rule in RULES:
         assert rule.harm and rule.evidence and rule.fix and (rule.check or rule.beside)
     shown = {case[0] for case in FIRES} | {name for case in BESIDE for name in case[2]} | {"gate_unknown"}
     assert shown == set(ids)
 
 
-# Malformed files are LiteLLM's to refuse; the lint must not fall over them.
+# The lint must not fall over malformed files.
 @pytest.mark.parametrize(
     "document",
     [
@@ -275,5 +342,54 @@ def test_every_rule_is_whole_and_is_shown_to_fire():
         {"litellm_settings": {"callbacks": [{"a": 1}, None, "x.y"]}, "router_settings": {"retry_policy": 3}},
     ],
 )
-def test_malformed_files_are_passed_over(document):
-    assert remarks(document, gate=None) is not None, "judged without a traceback"
+def test_malformed_files_are_judged_without_a_traceback(document):
+    for gate in (None, GATE):
+        assert remarks(document, gate=gate) is not None
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(NAMES) | st.text(max_size=3), inner, max_size=4)
+        ),
+        max_leaves=20,
+    )
+)
+def test_no_document_makes_it_fall_over(part):
+    for name in NAMES[:4]:
+        remarks({name: part})
+    remarks(
+        {
+            "model_list": [
+                {"model_name": "a", "litellm_params": {"model": "hosted_vllm/a", "timeout": part, "num_retries": part}}
+            ]
+        }
+    )
+
+
+URLS_WITH_SECRETS = [
+    {"api_base": "http://u:s3cretLEAK@x:1/v1"},
+    {"api_base": "http://u:s3cret/LEAK@x:1"},
+    {"api_base": "http://u:s3cret@LEAK@x"},
+    {"api_base": "u:s3cretLEAK@x:80"},
+    {"note": "see https://u:s3cret@LEAK@x and https://u:s3cretLEAK@y"},
+]
+
+
+@pytest.mark.parametrize("params", URLS_WITH_SECRETS, ids=range(len(URLS_WITH_SECRETS)))
+def test_a_password_in_an_address_is_hidden_up_to_its_last_at(params):
+    shown = str(secrets.without_secrets({"model_list": [{"litellm_params": params}]}))
+    assert "s3cret" not in shown and "LEAK" not in shown and "@x" in shown
+    taken = str(params.get("api_base", ""))
+    for secret in secrets.secrets_in(params):
+        taken = taken.replace(secret, "")
+    assert "s3cret" not in taken and "LEAK" not in taken
+
+
+def test_a_package_from_an_address_with_a_password_is_named_without_it():
+    beside = read_beside("Dockerfile", "RUN pip install 'litellm @ git+https://u:s3cret/LEAK@host/litellm'\n")
+    [remark] = lint.check_beside(beside)
+    assert remark.rule.id == "release_unpinned" and "@host/litellm" in remark.sentence
+    assert "s3cret" not in str(remark.as_dict()) and "LEAK" not in str(remark.as_dict())
