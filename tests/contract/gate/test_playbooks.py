@@ -28,7 +28,7 @@ RESTART = """
 import os, pathlib, signal, subprocess, sys, time
 file, host, port = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 if sys.argv[4:] == ["broken"]:
-    port = "1"
+    port = "0"  # any other; not 1, which other tests take for a port where nothing listens
 old = int(file.read_text())
 os.kill(old, signal.SIGTERM)
 while os.path.exists(f"/proc/{old}") and "Z" not in pathlib.Path(f"/proc/{old}/stat").read_text().rpartition(")")[2].split()[0]:
