@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -153,10 +154,13 @@ def test_a_long_chunked_prefill_is_busy(one: VllmServer) -> None:
     before, posts_before, seen = one.page().require(STEPS), posts(one), []
     with one.load(streams=1, prompt_tokens=15000, max_tokens=1, repeat=False) as load:
         # The first chunk shows in no gauge of a stock server: until it is through, nobody can know of it.
+        began = time.monotonic()
         one.wait_for_page(lambda page: page.running == 1, "the first chunk is through")
+        # A wait in which a later chunk, slower than the first, ends on any machine: nothing moves between two of them.
+        wait_s = max(4, math.ceil(4 * (time.monotonic() - began)))
         # Half a minute here, minutes elsewhere: what was seen in the midst of it proves it, and then it is let go.
         while len(seen) < 3:
-            found = check(one, "--wait", "4")
+            found = check(one, "--wait", str(wait_s))
             assert not load.finished and one.page().require(STEPS) == before, (
                 "the prefill was over too soon to prove anything"
             )
@@ -227,13 +231,23 @@ def test_a_killed_engine_is_dead(one: VllmServer) -> None:
 
 
 GIANT = ("--max-num-batched-tokens", "16384", "--no-enable-prefix-caching")
-GIANT_PROMPT = 7000  # half a minute in one step
+MEASURED_PROMPT = 500
+
+
+def giant_prompt(server: VllmServer, **headers: str) -> int:
+    """How many tokens one step of this machine takes at least a quarter of a minute for. Machines differ by a factor of
+    five, and longer prompts take more a token."""
+    server.complete(MEASURED_PROMPT, 1, **headers)  # the first one warms up
+    began = time.monotonic()
+    server.complete(MEASURED_PROMPT, 1, **headers)
+    return min(15000, math.ceil(15 * MEASURED_PROMPT / (time.monotonic() - began)))
 
 
 def test_with_load_tracking_and_heartbeat(vllm: Vllm) -> None:
     with vllm(*GIANT, "--enable-server-load-tracking", model="mid", env={"PYTHONPATH": str(PLUGIN)}) as server:
+        giant = giant_prompt(server)
         before = posts(server)
-        with server.load(streams=1, prompt_tokens=GIANT_PROMPT, max_tokens=1, repeat=False) as load:
+        with server.load(streams=1, prompt_tokens=giant, max_tokens=1, repeat=False) as load:
             wait_until(lambda: posts(server) > before, "the request is in")
             found = check(server, *QUICK)
             assert server.page().running == 0 and load.finished == 0, "the step was over too soon to prove anything"
@@ -266,8 +280,9 @@ def test_without_load_tracking_behind_a_key_and_a_root_path(vllm: Vllm, tmp_path
         keyless = check(server, *QUICK)
         assert (keyless.state, keyless.status) == ("unknown", 3) and "401" in keyless.reason, keyless
         headers = {"Authorization": "Bearer secret-of-the-test"}
+        giant = giant_prompt(server, **headers)
         before = posts(server)
-        with server.load(streams=1, prompt_tokens=GIANT_PROMPT, max_tokens=1, repeat=False, headers=headers) as load:
+        with server.load(streams=1, prompt_tokens=giant, max_tokens=1, repeat=False, headers=headers) as load:
             wait_until(lambda: posts(server) > before, "the request is in")
             found = check(server, *QUICK, "--probe-timeout", "2", "--api-key-file", str(key))
             assert server.page().running == 0 and load.finished == 0, "the step was over too soon to prove anything"

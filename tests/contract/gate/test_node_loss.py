@@ -19,7 +19,8 @@ from tests.contract.gate.proxy import COLLECTION, MASTER, Proxy, deployment, eve
 
 #: One run is enough: LiteLLM brings its own Python and libraries.
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
-RATE = 50  # checks a second
+#: Checks a second. A machine that cannot carry the first is tried with the others.
+RATES = (50, 25, 12)
 HEDGE_S = 0.05
 #: The issue's bound on what a fault may add at p99: the hedge delay plus 30 ms. Against the same load without the fault:
 #: twenty requests at once keep one LiteLLM worker busy for 300 ms by themselves.
@@ -43,6 +44,7 @@ class Stand:
     """Three replicas in namespaces, LiteLLM and its backend in a fourth."""
 
     def __init__(self, folder, control: bool = False) -> None:
+        self.rate = RATES[0]
         self.lab = Lab(3)
         self.lab.__enter__()
         try:
@@ -99,9 +101,16 @@ class Stand:
             name: value - self._marked[name] for name, value in self._opened().items() if value != self._marked[name]
         }
 
+    @property
+    def burst(self) -> int:
+        """So many requests at once, where a load has an extra."""
+        return self.rate * 2 // 5
+
     def load(self, for_s: float, *events: tuple[float, Callable[[], None]], extra_at_s: float | None = None) -> Load:
         """Requests at the steady rate, with things that happen meanwhile."""
-        return self.lab.call(lambda: asyncio.run(_load(self.proxy.url, for_s, events, extra_at_s)))
+        return self.lab.call(
+            lambda: asyncio.run(_load(self.proxy.url, self.rate, for_s, events, extra_at_s, self.burst))
+        )
 
     def all_ready(self) -> bool:
         return self.metrics()['usage_gate_endpoints{state="ready"}'] == len(self.lab.nodes)
@@ -117,7 +126,7 @@ class Load:
         return sorted(self.times_s)[int(len(self.times_s) * 0.99)]
 
 
-async def _load(url, for_s, events, extra_at_s) -> Load:
+async def _load(url, rate, for_s, events, extra_at_s, burst) -> Load:
     statuses, times = [], []
     headers = {"Authorization": "Bearer sk-allowed"}
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=200)
@@ -136,11 +145,11 @@ async def _load(url, for_s, events, extra_at_s) -> Load:
         tasks = []
         waiting = sorted(events, key=lambda event: event[0])
         happening = []
-        for number in range(int(for_s * RATE)):
-            await asyncio.sleep(max(0.0, began_s + number / RATE - time.monotonic()))
+        for number in range(round(for_s * rate)):
+            await asyncio.sleep(max(0.0, began_s + number / rate - time.monotonic()))
             passed_s = time.monotonic() - began_s
             if extra_at_s is not None and passed_s >= extra_at_s:
-                tasks += [asyncio.ensure_future(one()) for _ in range(20)]
+                tasks += [asyncio.ensure_future(one()) for _ in range(burst)]
                 extra_at_s = None
             while waiting and passed_s >= waiting[0][0]:
                 happening.append(asyncio.get_running_loop().run_in_executor(None, waiting.pop(0)[1]))
@@ -167,13 +176,17 @@ def stand(standing):
 
 
 def need_quiet(stand) -> None:
-    """Skips where proxy and replicas cannot even carry the plain load: what then goes unchecked is the machine's."""
+    """Asks less often where proxy and replicas do not carry the plain load: what then goes unchecked is the machine's.
+    Skips where they carry none."""
     seen = []
-    for _ in range(5):
-        seen.append(stand.load(1).p99_s)
-        if seen[-1] <= CARRIED_S:
-            return
-    pytest.skip(f"this machine is too busy: the plain load's p99 was {', '.join(f'{p99:.2f}' for p99 in seen)} s")
+    for rate in (rate for rate in RATES if rate <= stand.rate):
+        stand.rate = rate
+        for _ in range(3):
+            seen.append(stand.load(1).p99_s)
+            if seen[-1] <= BUSY_S:
+                return
+    if min(seen[-3:]) > CARRIED_S:
+        pytest.skip(f"this machine is too busy: the plain load's p99 was {', '.join(f'{p99:.2f}' for p99 in seen)} s")
 
 
 def judge_latency(stand, added: list[float]) -> None:
@@ -234,7 +247,7 @@ def test_a_node_dies_under_load_and_nobody_is_served_unchecked(stand):
         node.heal()
         assert node.tell("count") > asked_before, "the node that was cut had been in use"
         nobody_unchecked(stand)
-        assert len(load.statuses) == 5 * RATE + 20
+        assert len(load.statuses) == 5 * stand.rate + stand.burst
         assert set(load.statuses) == {200}, "no client sees an error"
         assert after[f'usage_gate_ejections_total{{endpoint="{node.url}"}}'] >= 1
         on_their_way = stand.proxy.text().count(left_out) > said_before
@@ -363,7 +376,7 @@ def test_all_dead_fails_open_at_once_with_its_cause_and_recovers_within_one_prob
 
     def checked() -> bool:
         count = stand.metrics()['usage_gate_checks_total{outcome="allowed"}']
-        stand.load(0.1)
+        stand.load(5 / stand.rate)
         return stand.metrics()['usage_gate_checks_total{outcome="allowed"}'] >= count + 5
 
     eventually(checked, timeout_s=5, what="checks are answered again")
