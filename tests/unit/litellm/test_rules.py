@@ -358,15 +358,11 @@ def test_malformed_files_are_judged_without_a_traceback(document):
     )
 )
 def test_no_document_makes_it_fall_over(part):
-    for name in NAMES[:4]:
-        remarks({name: part})
-    remarks(
-        {
-            "model_list": [
-                {"model_name": "a", "litellm_params": {"model": "hosted_vllm/a", "timeout": part, "num_retries": part}}
-            ]
-        }
-    )
+    params = {"model": "hosted_vllm/a", "timeout": part, "num_retries": part}
+    documents = [{name: part} for name in NAMES[:4]]
+    for document in (*documents, {"model_list": [{"model_name": "a", "litellm_params": params}]}):
+        # Judged to the end, by rules that have their harm and their fix.
+        assert all(remark.rule in RULES for remark in remarks(document))
 
 
 URLS_WITH_SECRETS = [
