@@ -1,66 +1,23 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The policy: case by case, by replay of the example traces, and by a machine that tries every order of events."""
+"""The policy, case by case."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from ansible_collections.gb10.serving.plugins.module_utils._core.errors import ConfigError
 from ansible_collections.gb10.serving.plugins.module_utils._core.settings import Settings
 from ansible_collections.gb10.serving.plugins.module_utils._health.observation import (
     Host,
     Lease,
-    Observation,
     Rank,
     Service,
     from_json,
 )
-from ansible_collections.gb10.serving.plugins.module_utils._health.reading import EngineReading, Reading
-from ansible_collections.gb10.serving.plugins.module_utils._watchdog.decide import Action, Surroundings, step
+from ansible_collections.gb10.serving.plugins.module_utils._watchdog.decide import Action, Surroundings
 from ansible_collections.gb10.serving.plugins.module_utils._watchdog.memory import Memory
-from ansible_collections.gb10.serving.plugins.module_utils._watchdog.replay import replay
-from ansible_collections.gb10.serving.plugins.module_utils._watchdog.trace import parse
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-TRACES = Path(__file__).parents[2] / "fixtures" / "traces"
-UP = Service("active", -7200.0, True)
-
-
-def seen(t, moved=0.0, **more):
-    """A server with two requests whose steps stand at `moved`, unless said otherwise."""
-    engine = {"running": 2.0, "waiting": 0.0, "steps": 1000.0 + moved, "kv_usage": 0.3, **more.pop("engine", {})}
-    start = more.pop("start", 1000.0)
-    reading = Reading(engines={"0": EngineReading(**engine)}, start_time=start)
-    if more.get("metrics", "ok") != "ok":
-        reading = None
-    return Observation(t=float(t), reading=reading, **{"metrics": "ok", "service": UP, **more})
-
-
-def walk(observations, settings=None, memory=None, around=None, **more):
-    """The steps of a list of observations."""
-    memory, found = memory or Memory(), []
-    for observation in observations:
-        found.append(step(settings or Settings(), memory, observation, around or Surroundings(), **more))
-        memory = found[-1].memory
-    return found
-
-
-def actions(observations, settings=None, **more):
-    """(t, action) of every observation with one."""
-    return [
-        (observation.t, done.decision.action.value)
-        for observation, done in zip(observations, walk(observations, settings, **more), strict=True)
-        if done.decision.action is not Action.NONE
-    ]
-
-
-def frozen(until, start=0, every=20, **more):
-    return [seen(t, **more) for t in range(start, until + 1, every)]
+from tests.unit.watchdog.looks import actions, frozen, seen, walk
 
 
 def test_a_frozen_server_is_restarted_once_and_not_again_within_the_cooldown():
@@ -423,206 +380,3 @@ def test_an_idle_server_is_probed_now_and_then_and_not_under_a_lease():
         engines = {"0": replace(pair, sleeping=False), "1": replace(pair, sleeping=sleeping)}
         sisters = replace(first, reading=replace(first.reading, engines=engines))
         assert walk([sisters])[-1].decision.probe is due, "a probe might reach the rank that sleeps"
-
-
-RIGHT = {
-    "idle-night": ({"idle"}, 0),
-    "stopped-on-purpose": ({"stopped"}, 0),
-    "starting-870s": ({"starting", "busy"}, 0),
-    "frozen-12-days": ({"busy", "stalled", "hung"}, 1),
-    "long-prefill-kv-rises": ({"busy"}, 0),
-    "metrics-401": ({"unknown"}, 0),
-    "restarted-by-someone": ({"busy"}, 0),
-    "jit-with-compiler-520s": ({"busy", "stalled"}, 0),
-}
-
-
-@pytest.mark.parametrize("name", RIGHT)
-def test_example_traces(name):
-    text = (TRACES / f"{name}.jsonl").read_text()
-    rows = list(replay(parse(text, name)))
-    states, restarts = RIGHT[name]
-    assert set(rows[-1]["summary"]["states"]) == states
-    assert rows[-1]["summary"]["restarts"] == restarts
-    assert rows[-1]["summary"]["latched"] is False
-    if restarts:
-        assert 100 <= rows[-1]["summary"]["first_restart_t"] <= 700
-    assert [json.dumps(row) for row in rows] == [json.dumps(row) for row in replay(parse(text, name))]
-
-
-BAD_TRACES = [
-    ("", "is empty"),
-    ("{}\n", "header"),
-    ('{"trace": 2}\n', "version"),
-    ('{"trace": 1, "settings": []}\n', "settings: must be an object"),
-    ('{"trace": 1, "settings": {"patince_s": 3}}\n', "settings.patince_s"),
-    ('{"trace": 1, "settings": {"patience_s": "x"}}\n', "settings.patience_s"),
-    ('{"trace": 1, "settings": {"busy_policy": "maybe"}}\n', "settings.busy_policy"),
-    ('{"trace": 1}\nnonsense\n{"t": 1}\n', "line 2"),
-    ('{"trace": 1}\n{"metrics": "ok"}\n{"t": 1}\n', "line 2: t"),
-    ('{"trace": 1}\n{"t": 5}\n{"t": 1}\n', "backwards"),
-    ('{"trace": 1}\n[1]\n{"t": 1}\n', "line 2"),
-    ('{"trace": 1}\nnull\n{"t": 1}\n', "line 2"),
-]
-
-
-@pytest.mark.parametrize(("text", "word"), BAD_TRACES, ids=[case[1] for case in BAD_TRACES])
-def test_bad_traces_are_refused_by_file_and_key(text, word):
-    with pytest.raises(ConfigError) as refused:
-        parse(text, "x.jsonl")
-    assert word in str(refused.value)
-    assert "x.jsonl" in str(refused.value)
-
-
-def test_a_line_cut_off_at_the_end_is_dropped_with_a_note():
-    read = parse('{"trace": 1}\n{"t": 1}\n{"t": 2, "met', "x.jsonl")
-    assert len(read.observations) == 1
-    assert "line 3" in read.note
-
-
-def test_any_json_of_an_observation_is_read():
-    row = {"t": 1, "service": {"state": "a\u2028b"}, "reading": {"engines": {"0": {"steps": 10**400, "running": 1}}}}
-    read = parse('{"trace": 1}\r\n' + json.dumps(row, ensure_ascii=False) + "\r\n", "x.jsonl")
-    assert read.observations[0].reading.engines["0"] == EngineReading(running=1.0)
-
-
-class Policy(RuleBasedStateMachine):
-    """A server to which everything happens in any order; the invariants are the promises of the README."""
-
-    def __init__(self):
-        super().__init__()
-        self.settings = Settings(
-            patience_s=200.0, patience_waiting_s=100.0, patience_heartbeat_s=60.0, cooldown_s=500.0
-        )
-        self.memory, self.t, self.steps, self.start = Memory(), 0.0, 0.0, 1.0
-        self.acts, self.cleared = [], 0.0
-        self.moved_t = self.work_t = 0.0
-        self.latched = False
-        self.working = True
-        self.service = UP
-        self.silent_since = 0.0
-        self.owed = False  # a probe of ours that nobody answered: work, also while the gauges say none
-
-    def look(self, gap=20.0, **more):
-        self.t += gap
-        engine = {
-            "running": 2.0 if self.working else 0.0,
-            "waiting": 0.0,
-            "steps": self.steps,
-            **more.pop("engine", {}),
-        }
-        reading = Reading(engines={"0": EngineReading(**engine)}, start_time=self.start)
-        metrics = more.pop("metrics", "ok")
-        observation = Observation(
-            t=self.t, metrics=metrics, reading=reading if metrics == "ok" else None, service=self.service, **more
-        )
-        before = self.memory
-        done = step(self.settings, before, observation)
-        self.memory = done.memory
-        action = done.decision.action
-        if action in (Action.RESTART, Action.START):
-            assert not before.latched, "latched means latched"
-            assert self.service.wanted is True
-            state = done.verdict.state.value
-            assert state in ("hung", "dead", "unresponsive")
-            assert done.verdict.restart_justified or state == "unresponsive"
-            if action is Action.RESTART and state == "hung":
-                assert self.t - self.silent_since >= 59.9
-                assert more.get("probe") != "ok"
-            assert not self.acts or self.t - self.acts[-1] >= self.settings.cooldown_s
-            self.acts.append(self.t)
-            assert self.memory.acts[-1].t == self.t, "recorded with the decision"
-        for window, budget in ((6 * 3600, self.settings.budget_6h), (24 * 3600, self.settings.budget_24h)):
-            assert sum(1 for at in self.acts if at > self.cleared and self.t - at < window) <= budget
-        return done
-
-    @rule(n=st.integers(1, 12), gap=st.sampled_from([20.0, 60.0, 170.0]))
-    def stands_still(self, n, gap):
-        for _ in range(n):
-            self.look(gap)
-
-    @rule(probe=st.sampled_from(["ok", "timeout", "http 400", "http 500"]))
-    def is_probed(self, probe):
-        self.look(probe=probe)
-        if probe == "ok":
-            self.silent_since = self.t
-        self.owed = probe == "timeout" or (self.owed and probe != "ok")
-
-    @rule()
-    def moves(self):
-        self.steps += 1
-        self.look()
-        self.silent_since = self.t
-        self.owed = False
-
-    @rule()
-    def falls_idle(self):
-        self.working = False
-        self.look()
-        if not self.owed:
-            self.silent_since = self.t
-
-    @rule()
-    def gets_work(self):
-        self.working = True
-        self.look()
-
-    @rule()
-    def is_restarted_by_somebody(self):
-        self.start, self.steps = self.t + 1, 0.0
-        self.service = Service("active", self.t, True)
-        self.look()
-        self.silent_since = self.t
-        self.owed = False
-
-    @rule(
-        metrics=st.sampled_from(["refused", "timeout", "http 401", "unreadable", "connect timeout"]),
-        n=st.integers(1, 8),
-    )
-    def cannot_be_read(self, metrics, n):
-        for _ in range(n):
-            self.look(metrics=metrics)
-
-    @rule(health=st.sampled_from(["dead", "timeout", "http 503"]))
-    def says(self, health):
-        self.look(health=health)
-
-    @rule(wanted=st.sampled_from([True, False, None]), state=st.sampled_from(["active", "inactive", "failed"]))
-    def is_meant(self, wanted, state):
-        self.service = Service(state, self.service.since, wanted)
-        self.look(metrics="ok" if state == "active" else "refused")
-
-    @rule()
-    def is_not_looked_at(self):
-        self.look(gap=1000.0)
-        self.silent_since = self.t
-
-    @rule(
-        host=st.sampled_from([Host(gpu_present=False), Host(memory_pressure=0.5), Host(clients=0, gpu_utilization=0.0)])
-    )
-    def host_is_ill(self, host):
-        done = self.look(host=host)
-        assert done.decision.action in (Action.NONE, Action.LATCHED, Action.START, Action.RESTART)
-        if host.gpu_present is False and done.verdict.state.value == "host_fault":
-            assert done.decision.action is Action.NONE
-
-    @rule()
-    def is_asleep(self):
-        assert self.look(engine={"sleeping": True}).decision.action is Action.NONE
-
-    @precondition(lambda self: self.memory.latched)
-    @rule()
-    def is_cleared(self):
-        self.memory = replace(self.memory, latched=None, acts=(), never_ready_t=())
-        self.cleared = self.t
-        self.acts = []
-
-    @invariant()
-    def memory_is_bounded(self):
-        assert len(self.memory.power_w) <= 500
-        assert len(self.memory.pauses) <= 200
-        assert len(self.memory.never_ready_t) <= 10
-
-
-Policy.TestCase.settings = hypothesis_settings(max_examples=150, stateful_step_count=40, deadline=None)
-test_policy = Policy.TestCase
