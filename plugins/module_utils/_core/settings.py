@@ -55,6 +55,10 @@ class Settings:
     reboot_blame_s: float = 1800.0  # a reboot that soon after our act is a restart that failed
     memory_wait_s: float = 1200.0  # memory came back 60 s to 4 min after a stop; after 20 min somebody holds it
     memory_alert_s: float = 300.0  # memory came back within 4 min wherever it came back
+    slow_share: float = 0.5  # of the server's own usual speed; less is said and never acted on
+    slow_looks: int = 10  # in a row before it is said: a single one is a prefill beside a decode
+    usual_looks: int = 60  # at like concurrency before a speed is called usual: an hour of the timer
+    low_power_share: float = 0.6  # of its own power while it works; a GB10 stuck in low power draws 19.5 W
 
 
 _CHOICES: dict[str, tuple[str, ...]] = {"busy_policy": BUSY_POLICIES, "mode": MODES, "lifecycle": LIFECYCLES}
@@ -67,6 +71,8 @@ _WHOLE = (
     "confirmations",
     "fruitless_restarts",
     "never_ready_starts",
+    "slow_looks",
+    "usual_looks",
 )
 _MAY_BE_ZERO = (
     "cooldown_s",
@@ -78,6 +84,8 @@ _MAY_BE_ZERO = (
     "alert_after_s",
     "cpu_flat_share",
     "reboot_blame_s",
+    "slow_share",
+    "low_power_share",
 )
 NAMES = tuple(field.name for field in fields(Settings))
 MOST = 10 * 365 * 86_400.0

@@ -169,6 +169,7 @@ def _learn(settings: Settings, memory: Memory, before: Track | None, track: Trac
         if before is not None and never_ready_t != memory.never_ready_t
         else memory.never_ready_since,
         speeds=speed.learn(
+            settings,
             memory.speeds,
             observation.t,
             speed.running(track),

@@ -9,18 +9,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from .._core.settings import Settings
 from .._health.progress import Track
 
 A_DAY_S = 86_400.0
 #: Today and the seven days before it.
 DAYS_KEPT = 8
-#: Looks at like concurrency before anything is called usual: an hour of a timer of 60 s.
-LEAST_LOOKS = 60
-#: Slow looks in a row before it is said: a single one is a prefill beside a decode.
-SLOW_LOOKS = 10
-SLOW_SHARE = 0.5
-#: Of its own usual power while it works. A GB10 stuck in low power draws 19.5 W (docs/limits.md).
-LOW_POWER_SHARE = 0.6
 #: Speeds are kept by steps of an eighth of a doubling, 9 %: half is told from three quarters, and a week is a few kB.
 STEPS_OF_A_DOUBLING = 8
 
@@ -67,7 +61,7 @@ def _alike(requests: float) -> str:
     return str(int(math.log2(requests)))
 
 
-def usual(speeds: Speeds, requests: float) -> float | None:
+def usual(settings: Settings, speeds: Speeds, requests: float) -> float | None:
     """The median of generated tokens a second at like concurrency; None until enough was seen."""
     if requests < 1:
         return None
@@ -76,7 +70,7 @@ def usual(speeds: Speeds, requests: float) -> float | None:
         for step, count in day.get(_alike(requests), {}).items():
             looks[int(step)] = looks.get(int(step), 0) + count
     total = sum(looks.values())
-    if total < LEAST_LOOKS:
+    if total < settings.usual_looks:
         return None
     seen = 0
     for height in sorted(looks):
@@ -86,12 +80,14 @@ def usual(speeds: Speeds, requests: float) -> float | None:
     return None
 
 
-def learn(speeds: Speeds, t: float, requests: float, tokens_per_second: float | None) -> Speeds:
+def learn(
+    settings: Settings, speeds: Speeds, t: float, requests: float, tokens_per_second: float | None
+) -> Speeds:
     """The speeds with one look more. Looks without a token, such as those of a long prefill, say nothing about speed."""
     if requests < 1 or tokens_per_second is None or tokens_per_second <= 0:
         return speeds
-    known = usual(speeds, requests)
-    slow = known is not None and tokens_per_second < SLOW_SHARE * known
+    known = usual(settings, speeds, requests)
+    slow = known is not None and tokens_per_second < settings.slow_share * known
     today, like = int(t // A_DAY_S), _alike(requests)
     step = str(round(math.log2(tokens_per_second) * STEPS_OF_A_DOUBLING))
     days = {day: seen for day, seen in speeds.days.items() if 0 <= today - int(day) < DAYS_KEPT}
@@ -104,6 +100,7 @@ def learn(speeds: Speeds, t: float, requests: float, tokens_per_second: float | 
 
 
 def note(
+    settings: Settings,
     speeds: Speeds,
     requests: float,
     tokens_per_second: float | None,
@@ -111,15 +108,16 @@ def note(
     powers_w: tuple[float, ...] = (),
 ) -> str | None:
     """One sentence where it has been slow for a while, else None. `powers_w`: what the GPU drew while it worked."""
-    known = usual(speeds, requests)
-    if known is None or tokens_per_second is None or speeds.slow_looks < SLOW_LOOKS:
+    known = usual(settings, speeds, requests)
+    if known is None or tokens_per_second is None or speeds.slow_looks < settings.slow_looks:
         return None
+    part = "half" if settings.slow_share == 0.5 else f"{100 * settings.slow_share:.3g} %"
     said = (
-        f"slow: {tokens_per_second:.3g} tokens/s with {requests:.0f} running, less than half of the usual {known:.3g} "
+        f"slow: {tokens_per_second:.3g} tokens/s with {requests:.0f} running, less than {part} of the usual {known:.3g} "
         f"(its median of a week at like concurrency)"
     )
-    ordinary = sorted(powers_w)[len(powers_w) // 2] if len(powers_w) >= LEAST_LOOKS else None
-    if power_w is not None and ordinary is not None and power_w < LOW_POWER_SHARE * ordinary:
+    ordinary = sorted(powers_w)[len(powers_w) // 2] if len(powers_w) >= settings.power_samples else None
+    if power_w is not None and ordinary is not None and power_w < settings.low_power_share * ordinary:
         said += (
             f"; the GPU draws {power_w:.3g} W of its usual {ordinary:.3g}: a GB10 stuck in low power serves like this"
         )

@@ -202,6 +202,7 @@ class Watched:
         changed = old.state != verdict.state.value
         steps, tokens = speed.rates(old.memory.track, done.memory.track, observation.reading is not None)
         slow = speed.note(
+            self.settings,
             done.memory.speeds,
             speed.running(done.memory.track),
             tokens,

@@ -23,58 +23,79 @@ from ansible_collections.gb10.serving.plugins.module_utils._watchdog.store impor
 from hypothesis import given
 from hypothesis import strategies as st
 
+SETTINGS = Settings()
 A_DAY = int(speed.A_DAY_S)
-HOUR_OF_LOOKS = speed.LEAST_LOOKS
+HOUR_OF_LOOKS = SETTINGS.usual_looks
 
 
 def learned(per_second, looks=HOUR_OF_LOOKS, running=8.0, begin=0.0, speeds=None):
     speeds = speeds or speed.Speeds()
     for number in range(looks):
-        speeds = speed.learn(speeds, begin + 60.0 * number, running, per_second)
+        speeds = speed.learn(SETTINGS, speeds, begin + 60.0 * number, running, per_second)
     return speeds
 
 
 def test_what_is_usual_is_the_median_at_like_concurrency():
     speeds = learned(40.0)
     for alike in (8.0, 11.0, 15.0):
-        assert abs(speed.usual(speeds, alike) / 40.0 - 1) < 0.05
+        assert abs(speed.usual(SETTINGS, speeds, alike) / 40.0 - 1) < 0.05
     for other in (0.0, 1.0, 7.0, 16.0):
-        assert speed.usual(speeds, other) is None
-    assert speed.usual(learned(40.0, looks=HOUR_OF_LOOKS - 1), 8.0) is None, "too little was seen"
+        assert speed.usual(SETTINGS, speeds, other) is None
+    assert speed.usual(SETTINGS, learned(40.0, looks=HOUR_OF_LOOKS - 1), 8.0) is None, "too little was seen"
 
 
 def test_it_is_slow_when_it_has_been_for_ten_looks_and_no_longer_when_it_is_not():
     speeds = learned(40.0, looks=200)
-    for looks in range(1, speed.SLOW_LOOKS + 1):
-        assert speed.note(speeds, 8.0, 15.0) is None
-        speeds = speed.learn(speeds, 12_000.0 + 60 * looks, 8.0, 15.0)
-    said = speed.note(speeds, 8.0, 15.0)
+    for looks in range(1, SETTINGS.slow_looks + 1):
+        assert speed.note(SETTINGS, speeds, 8.0, 15.0) is None
+        speeds = speed.learn(SETTINGS, speeds, 12_000.0 + 60 * looks, 8.0, 15.0)
+    said = speed.note(SETTINGS, speeds, 8.0, 15.0)
     assert said is not None and "slow: 15 tokens/s with 8 running" in said and "GPU" not in said
-    assert speed.note(learned(25.0, looks=20, begin=13_000.0, speeds=learned(40.0, looks=200)), 8.0, 25.0) is None
-    speeds = speed.learn(speeds, 13_000.0, 8.0, 39.0)
-    assert speed.note(speeds, 8.0, 39.0) is None
+    assert (
+        speed.note(SETTINGS, learned(25.0, looks=20, begin=13_000.0, speeds=learned(40.0, looks=200)), 8.0, 25.0)
+        is None
+    )
+    speeds = speed.learn(SETTINGS, speeds, 13_000.0, 8.0, 39.0)
+    assert speed.note(SETTINGS, speeds, 8.0, 39.0) is None
+
+
+def test_its_numbers_are_settings():
+    """Of 40 tokens a second as usual, 30 are slow for whom three quarters are, at the second look."""
+    speeds = learned(40.0, looks=20)
+    assert speed.usual(SETTINGS, speeds, 8.0) is None
+    keen = replace(SETTINGS, slow_share=0.8, slow_looks=2, usual_looks=20)
+    for _look in range(2):
+        assert speed.note(keen, speeds, 8.0, 30.0) is None
+        speeds = speed.learn(keen, speeds, 2_000.0, 8.0, 30.0)
+    assert "less than 80 % of the usual 4" in (speed.note(keen, speeds, 8.0, 30.0) or "")
+    draws = (60.0,) * SETTINGS.power_samples
+    assert "draws 40 W" not in (speed.note(keen, speeds, 8.0, 30.0, 40.0, draws) or "draws 40 W")
+    careful = replace(keen, low_power_share=0.7)
+    assert "draws 40 W" in (speed.note(careful, speeds, 8.0, 30.0, 40.0, draws) or "")
+    numb = replace(keen, slow_share=0.0)
+    assert speed.learn(numb, speeds, 2_060.0, 8.0, 0.1).slow_looks == 0, "a share of nothing is never undercut"
 
 
 def test_looks_of_a_prefill_and_of_an_idle_server_say_nothing():
     speeds = learned(40.0)
-    assert speed.learn(speeds, 9_000.0, 8.0, 0.0) is speeds
-    assert speed.learn(speeds, 9_000.0, 8.0, None) is speeds
-    assert speed.learn(speeds, 9_000.0, 0.0, 3.0) is speeds
+    assert speed.learn(SETTINGS, speeds, 9_000.0, 8.0, 0.0) is speeds
+    assert speed.learn(SETTINGS, speeds, 9_000.0, 8.0, None) is speeds
+    assert speed.learn(SETTINGS, speeds, 9_000.0, 0.0, 3.0) is speeds
 
 
 def test_low_power_is_named_where_the_usual_is_known():
-    speeds = learned(10.0, looks=speed.SLOW_LOOKS, begin=12_000.0, speeds=learned(40.0, looks=200))
-    said = speed.note(speeds, 8.0, 10.0, 19.5, (60.0,) * 100)
+    speeds = learned(10.0, looks=SETTINGS.slow_looks, begin=12_000.0, speeds=learned(40.0, looks=200))
+    said = speed.note(SETTINGS, speeds, 8.0, 10.0, 19.5, (60.0,) * 100)
     assert said is not None and "draws 19.5 W of its usual 60" in said
     for watts, known in ((50.0, (60.0,) * 100), (None, (60.0,) * 100), (19.5, (60.0,) * 10)):
-        assert "draws" not in (speed.note(speeds, 8.0, 10.0, watts, known) or "draws")
+        assert "draws" not in (speed.note(SETTINGS, speeds, 8.0, 10.0, watts, known) or "draws")
 
 
 @given(st.lists(st.tuples(st.floats(1, 200), st.floats(0.01, 1e5), st.integers(0, 40)), max_size=200))
 def test_it_stays_small_and_survives_the_disk(looks):
     speeds = speed.Speeds()
     for running, per_second, day in sorted(looks, key=lambda look: look[2]):
-        speeds = speed.learn(speeds, day * speed.A_DAY_S, running, per_second)
+        speeds = speed.learn(SETTINGS, speeds, day * speed.A_DAY_S, running, per_second)
     assert len(speeds.days) <= speed.DAYS_KEPT
     assert decode(speed.Speeds, json.loads(json.dumps(encode(speeds)))) == speeds
 
@@ -106,7 +127,7 @@ def walked(rates, program="one", memory=None, begin=0.0, watts=60.0):
 def test_a_slow_server_is_never_acted_on():
     memory, actions = walked([40.0] * 100 + [2.0] * 30)
     assert actions == {Action.NONE}
-    assert speed.note(memory.speeds, 8.0, 2.0) is not None
+    assert speed.note(SETTINGS, memory.speeds, 8.0, 2.0) is not None
 
 
 def test_a_person_is_told_and_nothing_else():
@@ -122,11 +143,11 @@ def test_a_person_is_told_and_nothing_else():
 def test_another_program_makes_it_forget_what_it_learned():
     memory, _actions = walked([40.0] * 100)
     same, _actions = walked([40.0], memory=memory, begin=6000.0)
-    assert speed.usual(same.speeds, 8.0) is not None and same.identity == "one"
+    assert speed.usual(SETTINGS, same.speeds, 8.0) is not None and same.identity == "one"
     untold, _actions = walked([40.0], memory=memory, begin=6000.0, program=None)
-    assert speed.usual(untold.speeds, 8.0) is not None and untold.identity == "one"
+    assert speed.usual(SETTINGS, untold.speeds, 8.0) is not None and untold.identity == "one"
     other, _actions = walked([40.0], memory=memory, begin=6000.0, program="two")
-    assert speed.usual(other.speeds, 8.0) is None and other.identity == "two"
+    assert speed.usual(SETTINGS, other.speeds, 8.0) is None and other.identity == "two"
     assert other.power_w == (*memory.power_w, 60.0), "the host's power is the host's"
 
 
