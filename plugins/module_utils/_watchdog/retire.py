@@ -39,6 +39,10 @@ class Retired:
     where: str
     before: str
 
+    def same(self, other: Retired) -> bool:
+        """It is the same thing, however it stood before."""
+        return (self.kind, self.name, self.where) == (other.kind, other.name, other.where)
+
 
 def way(row: Row) -> str | None:
     """How a competitor would be retired: unit, line or script; None: only by a person."""
@@ -112,10 +116,12 @@ async def retire(rows: Iterable[Row], record: Path = RECORD) -> list[Retired]:
         elif how == "line":
             line = _whole_line(path, row.name)
             one = Retired("line", row.name, row.where, line) if line is not None else None
-        if one is None or any((d.kind, d.name, d.where) == (one.kind, one.name, one.where) for d in done):
+        if one is None or any(d.same(one) for d in done):
             continue
-        known = [d for d in load(record) if (d.kind, d.name, d.where) != (one.kind, one.name, one.where)]
-        _save(record, [*known, one])
+        known = load(record)
+        # what is found a second time stands there half retired: how it stood before is what the first record says
+        if not any(d.same(one) for d in known):
+            _save(record, [*known, one])
         if one.kind == "unit":
             await _systemctl("disable", "--now", one.name)
         elif one.kind == "script":

@@ -53,6 +53,18 @@ def test_cron_entries_and_scripts_go_and_come_back_as_they_were(tmp_path):
     assert not record.exists()
 
 
+def test_what_is_retired_twice_comes_back_as_it_stood_before_the_first_time(tmp_path):
+    """Killed between the record and the deed, or half put back by hand: the second run finds another state."""
+    script, record = tmp_path / "daily", tmp_path / "retired.json"
+    script.write_text("#!/bin/sh\nsystemctl restart vllm\n")
+    script.chmod(0o755)
+    rows = [row("cron", str(script), script)]
+    asyncio.run(retire.retire(rows, record))
+    asyncio.run(retire.retire(rows, record))
+    asyncio.run(retire.restore(record))
+    assert script.stat().st_mode & 0o777 == 0o755
+
+
 def test_a_broken_record_is_never_taken_for_an_empty_one(tmp_path):
     record = tmp_path / "retired.json"
     record.write_text("[{")
