@@ -40,6 +40,18 @@ from tests.contract.gate.servers import Api  # noqa: E402
 
 RATE = 50
 MODEL = "glm5.2"
+#: What stands above the table.
+ABOUT = """\
+## The gate, beside what you would otherwise use
+
+{rate} checks/s to three replicas that answer in 20 ms; one of them fails for {seconds} s. A check without a verdict is a fail-open.
+
+- `blind` is a retry through httpx that may draw the failed replica again; `haproxy` redispatches, and `haproxy+checks` also
+  checks its servers; nginx has `proxy_next_upstream`; Envoy has `previous_hosts`, outlier detection and a raised breaker.
+- `garbage` is a 200 that is no verdict. A proxy takes it for an answer.
+- Where another is ahead: in `reset` HAProxy's and nginx's slowest check is some ms faster, since a refused connection costs nobody
+  anything; in `500` nginx leaves a replica at its first error, where the gate waits for the third.
+"""
 QUIET_S = 2.0
 FIRST_S = 2.0
 #: Seconds a client of a peer waits for one answer: what the hook that failed had.
@@ -439,8 +451,7 @@ def main() -> int:
     quick = args.seconds < 10
     head = "first 2 s: p50 / p99 / max ms | after: p50 / p99 / max ms | over 100 ms"
     lines = [
-        f"{RATE} checks/s, three replicas that answer in 20 ms, one fails for {args.seconds:g} s.",
-        "",
+        ABOUT.format(rate=RATE, seconds=f"{args.seconds:g}"),
         f"| fault | asker | checks | fail-opens | retries | hedges | {head} |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
@@ -450,7 +461,8 @@ def main() -> int:
                 result = measure(lab, peer, fault, args.seconds)
                 lines.append(result.row() if result else f"| {fault} | {peer} | not to be had here | | | | | | |")
                 print(lines[-1], file=sys.stderr, flush=True)
-    lines += ["", *costs(quick), "", load_on_a_slow_api(quick)]
+    lines += ["", "What a check costs beside the API's own time:", "", *costs(quick), "", load_on_a_slow_api(quick)]
+    lines += ["", "By `./dev bench gate`."]
     text = "\n".join(lines)
     if quick:
         print(text)
