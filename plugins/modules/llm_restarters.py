@@ -10,10 +10,10 @@ short_description: Retire what else could restart an LLM server, and put it back
 version_added: 0.1.0
 description:
   - Retires what M(gb10.serving.llm_restarters_info) finds to compete with the watchdog, so that it can be put back as it was.
-  - Timers and services of the system are disabled and stopped, cron entries are commented out, and scripts in C(cron.daily) and the like
-    lose their execute bit.
+  - Timers and services of the system and of its users are disabled and stopped, cron entries are commented out, and scripts in
+    C(cron.daily) and the like lose their execute bit.
   - Each is recorded in C(/var/lib/gb10-serving/retired.json) before it is done.
-  - What cannot be retired so, such as units of users or container policies, is returned in RV(left) for a person.
+  - What cannot be retired so, such as container policies or an entry of monit, is returned in RV(left) for a person.
 author:
   - The gb10.serving maintainers (@gb10-serving)
 extends_documentation_fragment:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pwd
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -52,22 +53,15 @@ _ACTS = re.compile(
 )
 _BETWEEN_WORDS = re.compile(r"""["'`]\s*,\s*["'`]""")
 _PATH = re.compile(r"(?<![\w$])/[A-Za-z0-9_.+@%-]+(?:/[A-Za-z0-9_.+@%-]+)+")
-_UNIT_DIRS = (
+_SYSTEM_DIRS = (
     "etc/systemd/system",
     "run/systemd/system",
     "usr/local/lib/systemd/system",
     "lib/systemd/system",
     "usr/lib/systemd/system",
-    "etc/systemd/user",
-    "usr/lib/systemd/user",
 )
-_SYSTEM = (
-    "/etc/systemd/system/",
-    "/run/systemd/system/",
-    "/usr/local/lib/systemd/",
-    "/lib/systemd/",
-    "/usr/lib/systemd/system/",
-)
+_USER_DIRS = ("etc/systemd/user", "usr/lib/systemd/user")
+_OF_A_HOME = "/.config/systemd/user/"
 _OURS = ("llm-watchdog", "llm-health", "gb10-")
 
 
@@ -142,11 +136,38 @@ def _unit_values(text: str, key: str) -> list[str]:
     return [m.group(1).strip() for m in re.finditer(rf"^{key}=(.*)$", joined, re.MULTILINE)]
 
 
-def _units(root: Path) -> dict[str, tuple[Path, str]]:
-    """All unit files by name; the first folder wins, and drop-ins are added to their unit's text."""
+def manager_of(where: str) -> list[str] | None:
+    """The words by which systemctl reaches the manager of a unit's file: none for the system's, two for a person's.
+
+    None where it cannot be told: a unit of all users, or of a home without an owner.
+    """
+    if where.startswith(tuple(f"/{folder}/" for folder in _SYSTEM_DIRS)):
+        return []
+    home, marker, dummy = where.partition(_OF_A_HOME)
+    if not marker:
+        return None
+    try:
+        owner = pwd.getpwuid(Path(home).stat().st_uid).pw_name
+    except (OSError, KeyError):
+        return None
+    return ["--user", f"--machine={owner}@.host"]
+
+
+def _managers(root: Path) -> Iterator[tuple[bool, list[Path]]]:
+    """(is it a person's, its folders of unit files) of the system's manager and of each person's."""
+    yield False, [root / folder for folder in _SYSTEM_DIRS]
+    homes = [
+        home for home in (root / "root", *sorted((root / "home").glob("*"))) if (home / ".config/systemd").is_dir()
+    ]
+    for home in homes:
+        yield True, [home / ".config/systemd/user", *(root / folder for folder in _USER_DIRS)]
+    if not homes:
+        yield True, [root / folder for folder in _USER_DIRS]
+
+
+def _units(folders: Iterable[Path]) -> dict[str, tuple[Path, str]]:
+    """A manager's unit files by name; the first folder wins, and drop-ins are added to their unit's text."""
     found: dict[str, tuple[Path, str]] = {}
-    folders = [root / d for d in _UNIT_DIRS]
-    folders += [*(root / "home").glob("*/.config/systemd/user"), root / "root/.config/systemd/user"]
     for folder in folders:
         if not folder.is_dir():
             continue
@@ -164,19 +185,27 @@ def _units(root: Path) -> dict[str, tuple[Path, str]]:
 
 
 def _retire_unit(name: str, path: Path) -> str:
-    user = "--user " if "/systemd/user" in str(path) else ""
+    user = "--user " if "/systemd/user/" in str(path) else ""
     return f"systemctl {user}disable --now {name}"
 
 
 def _systemd(root: Path, names: _Names, server: Server) -> Iterator[Row]:
-    units = _units(root)
+    for of_a_person, folders in _managers(root):
+        mine = of_a_person == (server.restart is not None and server.restart.user is not None)
+        yield from _of_manager(root, names, server, _units(folders), names.unit if mine else None)
+
+
+def _of_manager(
+    root: Path, names: _Names, server: Server, units: dict[str, tuple[Path, str]], own: str | None
+) -> Iterator[Row]:
+    """What one manager's units do to the server. `own`: the server's own unit, where this manager has it."""
     for name, (path, text) in units.items():
         if name.startswith(_OURS):
             continue
         where = "/" + str(path.relative_to(root))
         if name.endswith(".service"):
             policy = (_unit_values(text, "Restart") or ["no"])[-1]
-            if name == names.unit:
+            if name == own:
                 if policy not in ("no", ""):
                     pair = bool(server.ranks)
                     yield Row(
@@ -206,7 +235,7 @@ def _systemd(root: Path, names: _Names, server: Server) -> Iterator[Row]:
                 )
         else:
             service = (_unit_values(text, "Unit") or [name.rsplit(".", 1)[0] + ".service"])[-1]
-            if service == names.unit:
+            if service == own:
                 yield Row("timer", name, where, f"starts {service} by time", "certain", _retire_unit(name, path), True)
                 continue
             if service.startswith(_OURS) or service not in units:
@@ -398,8 +427,9 @@ async def competing(servers: Sequence[Server], cache: Path, wall: float, every_s
 async def _as_it_stands(row: Row) -> Row:
     """Its files are there, but is it at work? A timer that is disabled and does not run competes with nobody."""
     idle = False
-    if row.competes and row.kind in ("timer", "service") and row.where.startswith(_SYSTEM):
-        said = [await output_of("systemctl", question, row.name) for question in ("is-enabled", "is-active")]
+    manager = manager_of(row.where) if row.kind in ("timer", "service") else None
+    if row.competes and manager is not None:
+        said = [await output_of("systemctl", *manager, asked, row.name) for asked in ("is-enabled", "is-active")]
         words = [one[1].strip() if one else "" for one in said]
         idle = words[0] in ("disabled", "masked") and words[1] in ("inactive", "failed")
     elif row.competes and row.kind == "cron" and row.name == row.where:
@@ -415,7 +445,7 @@ async def audit(server: Server, root: Path = Path("/")) -> list[Row]:
     names = _Names(server)
 
     def files() -> list[Row]:
-        return [*_systemd(root, names, server), *_cron(root, names), *_others(root, names)]
+        return [*dict.fromkeys(_systemd(root, names, server)), *_cron(root, names), *_others(root, names)]
 
     found = await asyncio.to_thread(files)
     if root == Path("/"):

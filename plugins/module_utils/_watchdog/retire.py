@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Retires other restart authorities so that they can be put back as they were: what is done is recorded before it is done.
 
-Units and timers of the system are disabled and stopped, cron entries are commented out, scripts of cron.daily and its
-kin lose their execute bit. What cannot be retired so is left to a person.
+Units and timers of the system and of its users are disabled and stopped, cron entries are commented out, scripts of
+cron.daily and its kin lose their execute bit. What cannot be retired so is left to a person.
 """
 
 from __future__ import annotations
@@ -16,18 +16,11 @@ from pathlib import Path
 
 from .._core.errors import ConfigError
 from .._health.witness import output_of
-from .audit import Row
+from .audit import Row, manager_of
 from .store import CannotRecord, write_whole
 
 RECORD = Path("/var/lib/gb10-serving/retired.json")
 MARK = "# gb10.serving retired: "
-_SYSTEM_UNITS = (
-    "/etc/systemd/system/",
-    "/run/systemd/system/",
-    "/usr/local/lib/systemd/system/",
-    "/lib/systemd/system/",
-    "/usr/lib/systemd/system/",
-)
 
 
 @dataclass(frozen=True)
@@ -46,7 +39,7 @@ class Retired:
 
 def way(row: Row) -> str | None:
     """How a competitor would be retired: unit, line or script; None: only by a person."""
-    if row.kind in ("timer", "service") and row.where.startswith(_SYSTEM_UNITS):
+    if row.kind in ("timer", "service") and manager_of(row.where) is not None:
         return "unit"
     if row.kind == "cron":
         return "script" if row.name == row.where else "line"
@@ -75,9 +68,18 @@ def _save(record: Path, everything: Iterable[Retired]) -> None:
         raise ConfigError([str(error)]) from None
 
 
-async def _systemctl(*words: str) -> str:
-    said = await output_of("systemctl", *words, within_s=60.0)
+async def _systemctl(where: str, *words: str) -> str:
+    """What systemctl says to the manager that has the unit of this file."""
+    said = await output_of("systemctl", *(manager_of(where) or []), *words, within_s=60.0)
     return said[1].strip() if said else ""
+
+
+async def _stands(name: str, where: str) -> str:
+    """Such as "enabled active". Raises ConfigError where its manager does not say."""
+    words = [await _systemctl(where, question, name) for question in ("is-enabled", "is-active")]
+    if not words[1]:
+        raise ConfigError([f"{name} ({where}): its manager does not answer; log its user in, or disable it by hand"])
+    return " ".join(words)
 
 
 def _rewrite(path: Path, text: str) -> None:
@@ -109,8 +111,7 @@ async def retire(rows: Iterable[Row], record: Path = RECORD) -> list[Retired]:
         path, how = Path(row.where), way(row)
         one: Retired | None = None
         if how == "unit":
-            before = f"{await _systemctl('is-enabled', row.name)} {await _systemctl('is-active', row.name)}"
-            one = Retired("unit", row.name, row.where, before)
+            one = Retired("unit", row.name, row.where, await _stands(row.name, row.where))
         elif how == "script":
             one = Retired("script", row.name, row.where, f"{path.stat().st_mode & 0o7777:o}")
         elif how == "line":
@@ -123,7 +124,9 @@ async def retire(rows: Iterable[Row], record: Path = RECORD) -> list[Retired]:
         if not any(d.same(one) for d in known):
             _save(record, [*known, one])
         if one.kind == "unit":
-            await _systemctl("disable", "--now", one.name)
+            await _systemctl(one.where, "disable", "--now", one.name)
+            if (await _stands(one.name, one.where)).endswith(" active"):
+                raise ConfigError([f"{one.name} ({one.where}): could not be stopped; stop it by hand"])
         elif one.kind == "script":
             path.chmod(path.stat().st_mode & ~0o111)
         else:
@@ -141,9 +144,9 @@ async def restore(record: Path = RECORD) -> list[Retired]:
         if one.kind == "unit" and path.exists():
             enabled, dummy, active = one.before.partition(" ")
             if enabled.startswith("enabled"):
-                await _systemctl("enable", one.name)
+                await _systemctl(one.where, "enable", one.name)
             if active == "active":
-                await _systemctl("start", one.name)
+                await _systemctl(one.where, "start", one.name)
         elif one.kind == "script" and path.exists():
             path.chmod(int(one.before, 8))
         elif one.kind == "line" and path.exists():

@@ -80,9 +80,7 @@ def usual(settings: Settings, speeds: Speeds, requests: float) -> float | None:
     return None
 
 
-def learn(
-    settings: Settings, speeds: Speeds, t: float, requests: float, tokens_per_second: float | None
-) -> Speeds:
+def learn(settings: Settings, speeds: Speeds, t: float, requests: float, tokens_per_second: float | None) -> Speeds:
     """The speeds with one look more. Looks without a token, such as those of a long prefill, say nothing about speed."""
     if requests < 1 or tokens_per_second is None or tokens_per_second <= 0:
         return speeds

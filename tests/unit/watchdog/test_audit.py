@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import pwd
+from pathlib import Path
 
 import pytest
 from ansible_collections.gb10.serving.plugins.module_utils._core.servers import validate
-from ansible_collections.gb10.serving.plugins.module_utils._watchdog.audit import audit, container_rows
+from ansible_collections.gb10.serving.plugins.module_utils._watchdog.audit import audit, container_rows, manager_of
 
 SYSTEMD = "etc/systemd/system"
 UNIT = {f"{SYSTEMD}/vllm-qwen.service": "[Service]\nExecStart=/usr/bin/vllm serve m --port 8000\nRestart=always\n"}
@@ -167,6 +170,33 @@ def test_host(tmp_path, files, right):
     rows = found(tmp_path, files)
     assert [(row.kind, row.sure) for row in rows if row.competes] == right
     assert all(row.where and row.does and row.retire for row in rows)
+
+
+HOME = "home/{}/.config/systemd/user"
+
+
+def test_units_of_one_name_under_several_managers_are_all_seen(tmp_path):
+    check = {"c.timer": TIMER, "c.service": "[Service]\nExecStart=/opt/check.sh\n"}
+    folders = (SYSTEMD, HOME.format("ryder"), HOME.format("seven"))
+    files = {f"{folder}/{name}": text for folder in folders for name, text in check.items()}
+    rows = found(tmp_path, {**UNIT, **files, "opt/check.sh": CURL})
+    assert [row.where for row in rows if row.competes] == sorted(f"/{folder}/c.timer" for folder in folders)
+
+
+def test_a_persons_server_has_the_persons_unit(tmp_path):
+    name, text = next(iter(UNIT.items()))
+    own = f"{HOME.format('ryder')}/{Path(name).name}"
+    restart = {"systemd": "vllm-qwen", "user": "ryder"}
+    rows = found(tmp_path, {own: text, name: text}, restart=restart)
+    assert [(row.where, row.competes) for row in rows if row.kind == "systemd"] == [(f"/{own}", False)]
+
+
+def test_whose_manager_has_a_unit(tmp_path):
+    mine = pwd.getpwuid(os.getuid()).pw_name
+    assert manager_of("/etc/systemd/system/x.timer") == []
+    assert manager_of(f"{tmp_path}/.config/systemd/user/x.timer") == ["--user", f"--machine={mine}@.host"]
+    for nobodys in ("/etc/systemd/user/x.timer", "/nonexistent/.config/systemd/user/x.timer", "/opt/x.timer"):
+        assert manager_of(nobodys) is None
 
 
 def test_the_manager_of_a_pair_is_an_error(tmp_path):

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import pwd
 
 import pytest
 from ansible_collections.gb10.serving.plugins.module_utils._core.errors import ConfigError
@@ -63,6 +65,64 @@ def test_what_is_retired_twice_comes_back_as_it_stood_before_the_first_time(tmp_
     asyncio.run(retire.retire(rows, record))
     asyncio.run(retire.restore(record))
     assert script.stat().st_mode & 0o777 == 0o755
+
+
+class Systemctl:
+    """Says how the units of one manager stand, and changes it when it is told to."""
+
+    def __init__(self, stands="enabled active", obeys=True):
+        self.stands, self.obeys, self.asked = stands.split(), obeys, []
+
+    async def __call__(self, *argv, within_s=0.0):
+        self.asked.append(argv)
+        words = [word for word in argv[1:] if not word.startswith("--")]
+        if words[0] == "disable" and self.obeys:
+            self.stands = ["disabled", "inactive"]
+        elif words[0] == "enable":
+            self.stands[0] = "enabled"
+        elif words[0] == "start":
+            self.stands[1] = "active"
+        elif words[0] in ("is-enabled", "is-active"):
+            if not self.stands:
+                return 1, ""
+            return 0, self.stands[words[0] == "is-active"] + "\n"
+        return 0, ""
+
+
+def a_persons_timer(tmp_path):
+    folder = tmp_path / ".config/systemd/user"
+    folder.mkdir(parents=True)
+    (folder / "check.timer").touch()
+    return row("timer", "check.timer", folder / "check.timer")
+
+
+def test_a_persons_timer_is_retired_by_the_persons_manager_and_comes_back(tmp_path, monkeypatch):
+    systemctl, record = Systemctl(), tmp_path / "retired.json"
+    monkeypatch.setattr(retire, "output_of", systemctl)
+    rows = [a_persons_timer(tmp_path)]
+    assert [one.before for one in asyncio.run(retire.retire(rows, record))] == ["enabled active"]
+    assert systemctl.stands == ["disabled", "inactive"]
+    asyncio.run(retire.retire(rows, record))
+    asyncio.run(retire.restore(record))
+    assert systemctl.stands == ["enabled", "active"]
+    whose = [f"--machine={pwd.getpwuid(os.getuid()).pw_name}@.host"]
+    assert all([word for word in argv if word.startswith("--machine")] == whose for argv in systemctl.asked)
+
+
+@pytest.mark.parametrize(
+    ("systemctl", "said", "recorded"),
+    [
+        (Systemctl(stands=""), "its manager does not answer", False),
+        (Systemctl(obeys=False), "could not be stopped", True),
+    ],
+    ids=["no manager", "does not stop"],
+)
+def test_what_could_not_be_retired_is_never_called_retired(tmp_path, monkeypatch, systemctl, said, recorded):
+    record = tmp_path / "retired.json"
+    monkeypatch.setattr(retire, "output_of", systemctl)
+    with pytest.raises(ConfigError, match=said):
+        asyncio.run(retire.retire([a_persons_timer(tmp_path)], record))
+    assert record.exists() is recorded
 
 
 def test_a_broken_record_is_never_taken_for_an_empty_one(tmp_path):
