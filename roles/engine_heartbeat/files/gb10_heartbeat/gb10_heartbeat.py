@@ -46,7 +46,7 @@ BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
 # A scrape is seconds apart; a reader never sees a step later than this.
-FLUSH_S = 0.05
+FLUSH_S = 0.5
 
 # Below "vllm", so that vLLM's own handlers print it.
 logger = logging.getLogger("vllm.gb10_heartbeat")
