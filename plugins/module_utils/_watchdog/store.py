@@ -282,7 +282,7 @@ class Store:
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise CannotRecord(f"{path}: cannot be opened ({error.strerror})") from None
+            raise CannotRecord(f"{path}: cannot be opened ({error.strerror}); nothing is done until it can") from None
         try:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

@@ -129,26 +129,68 @@ def test_another_process_is_not_stopped_for_the_old_ones_silence(bed):
     assert "first" in bed.journal("aborted")[0]["reason"]
 
 
-def test_a_full_disk_makes_it_refuse_to_act(bed):
+@pytest.fixture
+def disk(bed):
+    """The folder of the watchdog's state, on a disk of its own."""
     state = bed.folder / "state"
     state.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(state)], capture_output=True).returncode:
         pytest.skip("no tmpfs can be mounted here")
-    try:
-        bed.freeze()
-        bed.watchdog("run")
-        subprocess.run(["dd", "if=/dev/zero", f"of={state / 'filler'}", "bs=1k"], capture_output=True)
-        said = ""
-        for _ in range(8):
-            said = bed.watchdog("run").stdout
-            time.sleep(0.3)
-        assert "cannot be written" in said
-        assert len(bed.starts) == 1
-        (state / "filler").unlink()
-        bed.until_settled()
-        assert len(bed.starts) == 2
-    finally:
-        subprocess.run(["umount", str(state)], check=True)
+    yield state
+    subprocess.run(["umount", str(state)], check=True)
+
+
+def fill(disk):
+    subprocess.run(["dd", "if=/dev/zero", f"of={disk / 'filler'}", "bs=1k"], capture_output=True)
+
+
+def make_read_only(disk):
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+
+
+def mend(disk):
+    subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+    (disk / "filler").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("spoil", [fill, make_read_only], ids=["full", "read-only"])
+def test_a_disk_that_takes_nothing_makes_it_refuse_to_act(bed, disk, spoil):
+    bed.freeze()
+    bed.watchdog("run")
+    spoil(disk)
+    said = ""
+    for _ in range(8):
+        said = bed.watchdog("run").stdout
+        time.sleep(0.3)
+    assert "nothing is done until it can" in said
+    assert len(bed.starts) == 1
+    mend(disk)
+    bed.until_settled()
+    assert len(bed.starts) == 2
+
+
+A_DAY_S = 86_400
+
+
+@pytest.mark.parametrize("off_s", [A_DAY_S, -A_DAY_S], ids=["forward", "back"])
+def test_a_clock_that_jumps_a_day_proves_nothing_and_gives_no_budget_back(bed, off_s):
+    bed.describe(settings={"patience_s": 600.0})
+    bed.freeze()
+    bed.watchdog("run")
+    for _ in range(4):
+        bed.watchdog("run", clock_off_s=off_s)
+    assert (bed.state()["state"], bed.journal("decided")) == ("stalled", [])
+
+    bed.describe()
+    bed.until_settled()
+    assert len(bed.starts) == 2
+    bed.freeze()
+    said = ""
+    for _ in range(12):
+        said = bed.watchdog("run", clock_off_s=off_s).stdout
+        time.sleep(0.2)
+    assert bed.state()["state"] == "hung", said
+    assert (len(bed.starts), len(bed.journal("decided"))) == (2, 1), "the cool-down is not over"
 
 
 @pytest.mark.parametrize("damage", ["", "{", '{"name": 5}', "\x00\x01"], ids=["empty", "cut off", "wrong", "binary"])
