@@ -12,10 +12,8 @@ import os
 import pwd
 import shlex
 import signal
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +22,7 @@ from .._core.servers import Restart
 from .._health import proc
 from .._health.observation import Service
 from .._health.witness import output_of, systemd_unit, unit_of
+from . import containers
 
 COMMAND_WITHIN_S = 20.0
 SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "-o", "ServerAliveInterval=5")
@@ -187,25 +186,21 @@ class Container:
             return Service()
         state = found.get("State") or {}
         running = state.get("Status") in ("running", "restarting")
-        since = _since_iso(str(state.get("StartedAt") or ""), now)
+        since = containers.since(str(state.get("StartedAt") or ""), now)
         if running:
             return Service("active" if state.get("Status") == "running" else "activating", since, True)
         # docker says "exited" after a stop and after a crash alike; only the events tell, and they may be gone
         return Service("inactive", since, await self._intent())
 
     async def _intent(self) -> bool | None:
-        events = ("events", "--since", "24h", "--until", "0s", "--filter", f"container={self.name}")
-        said = await output_of(
-            *over(self.host, (*self.prefix, *events, "--format", "{{.Status}}")), within_s=COMMAND_WITHIN_S
-        )
+        # docker goes on for ever without an end, and podman says nothing with an end of "now"
+        end = ("--stream=false",) if "podman" in self.prefix else ("--until", "0s")
+        events = ("events", "--since", "24h", *end, "--filter", f"container={self.name}", "--format", "{{.Status}}")
+        said = await output_of(*over(self.host, (*self.prefix, *events)), within_s=COMMAND_WITHIN_S)
         if said is None or said[0] != 0:
             return None
-        last = [line.split()[0] for line in said[1].splitlines() if line.split()]
-        ends = [n for n, word in enumerate(last) if word == "die"]
-        if not ends:
-            return None
-        before = last[max(ends[-1] - 3, 0) : ends[-1] + 2]
-        return not any(word in ("kill", "stop") for word in before)
+        words = [line.split()[0] for line in said[1].splitlines() if line.split()]
+        return containers.meant_to_be_up(words, tells_stops="podman" not in self.prefix)
 
     async def identity(self) -> str | None:
         found = await self._inspect()
@@ -253,17 +248,6 @@ class Container:
 
     async def start(self, receipt: Path) -> None:
         await _run(*self.prefix, "start", self.name, host=self.host)
-
-
-def _since_iso(text: str, now: Callable[[], float]) -> float | None:
-    head = text.split(".")[0].rstrip("Z")
-    try:
-        started = datetime.fromisoformat(head).replace(tzinfo=UTC).timestamp()
-    except ValueError:
-        return None
-    if started <= 0:
-        return None
-    return now() - max(time.time() - started, 0.0)
 
 
 @dataclass(frozen=True)
@@ -323,21 +307,6 @@ class Commands:
             await _run(*once, *self._argv(self.start_argv), within_s=30.0)
 
 
-async def _compose_containers(restart: Restart, prefix: tuple[str, ...], host: str | None) -> list[str]:
-    text = await _run(
-        *prefix,
-        "ps",
-        "--all",
-        "--quiet",
-        "--filter",
-        f"label=com.docker.compose.project={restart.project}",
-        "--filter",
-        f"label=com.docker.compose.service={restart.service}",
-        host=host,
-    )
-    return text.split()
-
-
 class ManagerOf(Protocol):
     """What makes the hands for a restart target."""
 
@@ -356,23 +325,16 @@ async def manager_for(restart: Restart, url: str, host: str | None = None) -> Ma
                 "or give the head commands that stop and start the whole, and no ranks"
             )
         return Commands(restart.stop, restart.start, restart.run_as, url)
-    client = client_of(restart)
+    client = containers.client_of(restart)
     if restart.kind in ("docker", "podman"):
         return Container(client, restart.target, host)
-    found = await _compose_containers(restart, client, host)
+    found = (await _run(*containers.of_compose(restart), host=host)).split()
     if len(found) != 1:
         raise Refused(
             f"compose {restart.project}/{restart.service}: has {len(found)} containers, exactly one is needed; "
             "start it once with docker compose up"
         )
     return Container(client, found[0], host)
-
-
-def client_of(restart: Restart) -> tuple[str, ...]:
-    """The command of a container's client, with its socket or user."""
-    if restart.kind == "podman":
-        return ("/usr/sbin/runuser", "-u", restart.user, "--", "podman") if restart.user else ("podman",)
-    return ("docker", "--host", restart.socket) if restart.socket else ("docker",)
 
 
 async def read_on(host: str, path: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 from .._core import urls
 from .._core.servers import Server
 from .._health.witness import output_of
+from .containers import client_of
 
 # A health script is some kB; what is larger is a program.
 SCRIPT_BYTES = 256 * 1024
@@ -371,8 +372,7 @@ async def _containers(server: Server) -> list[dict[str, Any]]:
     restart = server.restart
     if restart is None or restart.kind not in ("docker", "podman", "compose"):
         return []
-    client = "podman" if restart.kind == "podman" else "docker"
-    prefix = (client, "--host", restart.socket) if restart.socket and client == "docker" else (client,)
+    prefix = client_of(restart)
     listed = await output_of(*prefix, "ps", "--all", "--quiet")
     if listed is None or listed[0] != 0 or not listed[1].split():
         return []

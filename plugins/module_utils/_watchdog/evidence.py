@@ -11,9 +11,10 @@ from pathlib import Path
 
 from .._core import urls
 from .._core.boot import of_this_boot
-from .._core.servers import Server
+from .._core.servers import Restart, Server
 from .._health import proc
 from .._health.witness import output_of, server_tree, unit_of
+from .containers import client_of, of_compose
 
 KEPT = 20  # per server; the oldest go
 LOG_LINES = 300
@@ -75,6 +76,15 @@ def _tree_text(url: str) -> tuple[str | None, int | None, str | None]:
     return "pid\tparent\tname\n" + "\n".join(rows) + "\n", found[0], unit[0] if unit else None
 
 
+async def _containers(restart: Restart) -> list[str]:
+    if restart.kind in ("docker", "podman"):
+        return [restart.target]
+    if restart.kind != "compose":
+        return []
+    said = await output_of(*of_compose(restart), within_s=WITHIN_S)
+    return said[1].split() if said else []
+
+
 async def collect(server: Server, store_folder: Path, stamp: str) -> str | None:
     """Saves the evidence; the folder's name, or None when nothing could be written. Never takes more than some seconds."""
     folder = store_folder / "evidence" / server.name / stamp
@@ -95,9 +105,10 @@ async def collect(server: Server, store_folder: Path, stamp: str) -> str | None:
     tree, pid, unit = await asyncio.to_thread(_tree_text, server.url)
     put("processes.txt", tree)
     restart = server.restart
+    scope: list[str] = []
     if restart is not None and restart.kind == "systemd":
         unit = restart.target
-    scope = ["--user", f"--machine={restart.user}@.host"] if restart is not None and restart.user else []
+        scope = ["--user", f"--machine={restart.user}@.host"] if restart.user else []
     questions: dict[str, tuple[str, ...]] = {
         "gpu.txt": ("nvidia-smi",),
         "kernel.txt": (
@@ -114,8 +125,13 @@ async def collect(server: Server, store_folder: Path, stamp: str) -> str | None:
         questions["unit.txt"] = ("systemctl", *scope, "show", unit, f"--property={','.join(UNIT_PROPERTIES)}")
         field = "_SYSTEMD_USER_UNIT" if scope else "_SYSTEMD_UNIT"
         questions["log.txt"] = ("journalctl", f"{field}={unit}", "--no-pager", "--quiet", f"--lines={LOG_LINES}")
-    if restart is not None and restart.kind in ("docker", "podman"):
-        questions["log.txt"] = (restart.kind, "logs", "--tail", str(LOG_LINES), restart.target)
+    if restart is not None:
+        for container in await _containers(restart):
+            client = client_of(restart)
+            questions["container.txt"] = (*client, "inspect", "--format", "{{json .State}}", container)
+            # an engine's log is on both of its outputs, and docker keeps them apart
+            both = ("sh", "-c", 'exec "$@" 2>&1', "sh")
+            questions["log.txt"] = (*both, *client, "logs", "--tail", str(LOG_LINES), container)
     if pid is not None and shutil.which("py-spy"):
         questions["stacks.txt"] = ("py-spy", "dump", "--pid", str(pid), "--nonblocking")
     answers = await asyncio.gather(*(_said(*argv) for argv in questions.values()))

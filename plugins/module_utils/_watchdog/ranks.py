@@ -18,6 +18,7 @@ from .._health.observation import Rank, Service
 from .._health.proc import COMPILERS
 from .._health.witness import is_local, output_of
 from . import act
+from .containers import client_of
 
 LOOK_WITHIN_S = 12.0
 
@@ -167,7 +168,7 @@ def _look_argv(rank: RankSpec) -> tuple[str, ...]:
         scope = ("--user", f"--machine={restart.user}@.host") if restart.user else ()
         return ("sh", "-c", _LOOK, "systemd", restart.target, "systemctl", *scope, "show")
     if restart is not None and restart.kind in ("docker", "podman"):
-        return ("sh", "-c", _LOOK, "container", restart.target, *act.client_of(restart), "inspect")
+        return ("sh", "-c", _LOOK, "container", restart.target, *client_of(restart), "inspect")
     return ("sh", "-c", _LOOK, "host only", "")
 
 

@@ -99,6 +99,10 @@ class _Run:
         elif done.decision.prove:
             observation, done = await self._proven(target, before, observation, around, done)
         self.on.trace(observation)
+        if done.decision.rule == "intent_unknown" and (why := await self.on.out_of_reach()) is not None:
+            decision = done.decision
+            said = replace(decision, reason=f"{decision.reason}. {why}", alert=f"{decision.alert}: {why}")
+            done = replace(done, decision=said)
         return await self._act_on(done, observation, target)
 
     async def _probed(

@@ -114,6 +114,16 @@ class Watched:
             return head
         return await ranks.together(self.server, head, self.workers, self.context.manager_of)
 
+    async def out_of_reach(self) -> str | None:
+        """Why its manager could not restart it, or None: then nothing is wrong with the description."""
+        try:
+            manager = await self.manager()
+            if manager is not None:
+                await manager.preflight(self.server.url)
+        except (act.Refused, act.Failed) as reason:
+            return str(reason)
+        return None
+
     # looking
 
     async def target(self) -> Target:

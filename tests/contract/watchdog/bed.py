@@ -46,10 +46,11 @@ class Bed:
         self.config = folder / "servers.yml"
         self.describe()
 
-    def describe(self, settings=None, **server):
+    def describe(self, settings=None, notify=None, **server):
         self.config.write_text(
             json.dumps(
                 {
+                    **({"notify_command": notify} if notify else {}),
                     "llm_servers": [
                         {
                             "name": "qwen",

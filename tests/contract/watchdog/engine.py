@@ -16,6 +16,8 @@ folder, port = Path(sys.argv[1]), int(sys.argv[2])
 begun = time.time()
 with (folder / "starts").open("a") as file:
     file.write(f"{os.getpid()}\n")
+print("said on its output", flush=True)
+print("said on its error output", file=sys.stderr, flush=True)
 
 
 def frozen() -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -248,6 +249,20 @@ def test_a_lease_keeps_probes_away(bed):
         job.wait()
     bed.watchdog("run")
     assert len(bed.lines("posts")) == 1, "the killed job's lease is gone: the idle server is probed"
+
+
+def test_who_is_to_be_told_is_told_once_of_each_thing(bed):
+    told, program = bed.folder / "told", bed.folder / "tell"
+    program.write_text(f"#!/bin/sh\ncat >> {told}\necho >> {told}\nexit 1\n")
+    program.chmod(0o755)
+    bed.describe(notify=[str(program), "3 a.m."], api_key_file=None)
+    bed.freeze()
+    bed.until_settled()
+    for _ in range(3):
+        bed.watchdog("run")
+    rows = [json.loads(line) for line in told.read_text().splitlines() if line]
+    assert [(row["event"], row["server"]) for row in rows] == [("restart", "qwen")], rows
+    assert rows[0]["url"] == f"http://127.0.0.1:{bed.port}" and rows[0]["message"]
 
 
 def test_a_persons_restart_is_the_same_transaction(bed):

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What docker's and podman's words mean: was it stopped or did it end, and since when does it run."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from ansible_collections.gb10.serving.plugins.module_utils._watchdog.containers import meant_to_be_up, since
+
+#: what docker 20.10 and podman 4.3.1 say, oldest first
+DOCKER = [
+    ("stopped", "create start kill kill die stop", False),
+    ("killed", "create start kill die", False),
+    ("ended by itself", "create start die", True),
+    ("stopped, started, ended by itself", "start kill die stop start die", True),
+    ("its health checks are no end", "start exec_create: exec_start: exec_die", None),
+    ("health checks between a stop and its end", "start kill exec_die exec_create: exec_die die stop", False),
+    ("restarted by its policy, then stopped", "start die start kill die stop", False),
+    ("its events are gone", "", None),
+    ("its start is gone", "die", True),
+    ("a signal that ends nothing", "start kill", None),
+]
+PODMAN = [
+    ("stopped in time", "create init start died cleanup", None),
+    ("stopped by force", "create init start stop died cleanup", False),
+    ("killed", "init start kill died cleanup", False),
+    ("nothing", "create", None),
+]
+
+
+@pytest.mark.parametrize(("events", "right"), [case[1:] for case in DOCKER], ids=[case[0] for case in DOCKER])
+def test_docker(events, right):
+    assert meant_to_be_up(events.split(), tells_stops=True) is right
+
+
+@pytest.mark.parametrize(("events", "right"), [case[1:] for case in PODMAN], ids=[case[0] for case in PODMAN])
+def test_podman(events, right):
+    assert meant_to_be_up(events.split(), tells_stops=False) is right
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("2026-12-02T01:49:17.126708269Z", 1000.0 - 60),
+        ("2026-12-02T02:49:17.126708269+01:00", 1000.0 - 60),
+        ("2026-12-01T20:49:17-05:00", 1000.0 - 60),
+        ("2026-12-02T01:51:17Z", 1000.0),  # the clock was set back: not in the future
+        ("0001-01-01T00:00:00Z", None),
+        ("", None),
+        ("2026-12-02 01:49:17.126708269 +0000 UTC", None),
+    ],
+)
+def test_since_when_it_runs(text, right, monkeypatch):
+    monkeypatch.setattr(time, "time", lambda: 1796176217.0)  # 2026-12-02 01:50:17 UTC
+    assert since(text, lambda: 1000.0) == right
