@@ -36,6 +36,13 @@ class Cannot(Exception):
     """This machine cannot run it; says why."""
 
 
+def unmount_below(folder: Path) -> None:
+    """What an engine left mounted, such as its network's name; else its folder cannot be deleted."""
+    rows = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    for point in sorted((row for row in rows if row.startswith(f"{folder}/")), reverse=True):
+        subprocess.run(["umount", "--lazy", point], capture_output=True)
+
+
 class Docker:
     """A docker daemon with a socket and a folder of its own. It makes no network."""
 
@@ -84,6 +91,7 @@ class Docker:
             self("rm", "--force", one, check=False)
         self.daemon.terminate()
         self.daemon.wait(60)
+        unmount_below(self.folder)
 
 
 class Podman(Docker):
@@ -121,6 +129,7 @@ class Podman(Docker):
 
     def close(self) -> None:
         self("rm", "--force", "--all", "--time", "0", check=False)
+        unmount_below(self.folder)
 
 
 class ContainerBed(Bed):
