@@ -132,14 +132,16 @@ def test_a_rank_lost_in_the_middle_is_waited_for(pair):
     n = 1
     while not [row for row in pair.journal("phase") if row["phase"] == "stopping"]:
         pair.watchdog("run", killed=(n, "after"))
-        n = n % 12 + 1
+        # once it is decided, one write a run: killed right after it has asked for the stop
+        n = 1 if pair.journal("decided") else n + 1 if n < 12 else 4
+        time.sleep(0.2)
     (pair.folder / "unreachable").touch()
-    if not pair.journal("closed"):
-        for _ in range(3):
-            pair.watchdog("run")
-            time.sleep(0.2)
-        assert "head start" not in pair.order()
-        assert "cannot be reached" in pair.journal("failed")[-1]["reason"]
+    assert not pair.journal("closed") and "head start" not in pair.order(), "killed before it was through"
+    for _ in range(3):
+        pair.watchdog("run")
+        time.sleep(0.2)
+    assert "head start" not in pair.order()
+    assert "cannot be reached" in pair.journal("failed")[-1]["reason"]
     (pair.folder / "unreachable").unlink()
     pair.until_settled()
     assert pair.order() == WHOLE
