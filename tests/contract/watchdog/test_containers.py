@@ -36,6 +36,10 @@ def bed(engine, tmp_path):
     made.end()
 
 
+# what podman does no other way than docker
+docker_alone = pytest.mark.parametrize("engine", [Docker], indirect=True, ids=["docker"])
+
+
 def runs(bed, count=6, until_said=None):
     """What the last of several runs said; no more of them than it takes until something is said."""
     said = ""
@@ -105,6 +109,7 @@ def test_how_long_it_runs_is_told_in_any_time_zone(bed, monkeypatch):
     assert -60.0 < seen["service"]["since"] - seen["t"] <= 0.0, said
 
 
+@docker_alone
 @pytest.mark.parametrize(
     ("options", "argv", "said"),
     [
@@ -125,6 +130,7 @@ def test_what_a_restart_would_destroy_or_not_reach_is_refused(bed, options, argv
     assert bed.inspected()["State"]["Status"] == "running"
 
 
+@docker_alone
 def test_a_container_that_is_not_there_is_said(bed):
     bed.start()
     bed.describe(restart=bed.engine.target("qwem"))
@@ -134,7 +140,7 @@ def test_a_container_that_is_not_there_is_said(bed):
     assert len(bed.starts) == 1
 
 
-@pytest.mark.parametrize("engine", [Docker], indirect=True, ids=["docker"])
+@docker_alone
 def test_a_service_of_compose_is_found_by_its_labels(bed):
     labels = ("--label=com.docker.compose.project=llm", "--label=com.docker.compose.service=vllm")
     bed.describe(restart={"compose": {"project": "llm", "service": "vllm"}})
