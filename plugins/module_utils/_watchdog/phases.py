@@ -181,9 +181,12 @@ class Phases:
                 return False
             await asyncio.sleep(0.5)
         if self.on.server.drop_caches:
-            await asyncio.to_thread(act.drop_caches)
-            if isinstance(manager, Together):
-                await manager.drop_caches()
+            try:
+                await asyncio.to_thread(act.drop_caches)
+                if isinstance(manager, Together):
+                    await manager.drop_caches()
+            except act.Failed as failure:  # no reason to leave it down: the memory is looked at next
+                self.on.record("failed", reason=str(failure))
         self._phase("memory")
         return True
 

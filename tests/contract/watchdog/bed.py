@@ -78,12 +78,16 @@ class Bed:
     def args(self):
         return ["--config", str(self.config), "--state-dir", str(self.folder / "state")]
 
-    def watchdog(self, *args, killed=None, clock_off_s=None, check=True):
+    def watchdog(self, *args, killed=None, clock_off_s=None, check=True, inside=()):
         command = [str(COMMAND)] if killed is None else [str(HERE / "killer.py"), *map(str, killed)]
         if clock_off_s is not None:
             command = [str(HERE / "clock_set.py"), str(clock_off_s)]
         done = subprocess.run(
-            [sys.executable, *command, *self.args, *args], env=self.env, capture_output=True, text=True, timeout=90
+            [*inside, sys.executable, *command, *self.args, *args],
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=90,
         )
         assert "Traceback" not in done.stderr, done.stderr
         assert "please report" not in done.stdout, done.stdout

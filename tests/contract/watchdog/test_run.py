@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -209,6 +210,45 @@ def test_a_broken_memory_file_forgets_no_act(bed):
         bed.watchdog("run")
         time.sleep(0.3)
     assert len(bed.starts) == 2, "the cool-down holds"
+
+
+NEVER_ENOUGH_GIB = 90_000
+
+
+def test_memory_that_does_not_come_back_latches_and_names_who_holds_it(bed):
+    bed.describe(settings={"memory_alert_s": 0.5, "memory_wait_s": 3.0}, memory_needed_gib=NEVER_ENOUGH_GIB)
+    bed.freeze()
+    for _ in range(60):
+        bed.watchdog("run")
+        if bed.journal("latched"):
+            break
+        time.sleep(0.2)
+    (alert,) = [row["reason"] for row in bed.journal("alert") if "memory" in row["reason"]][:1]
+    assert "waits for memory" in alert and "90000 GiB are needed" in alert
+    (latched,) = bed.journal("latched")
+    assert "memory did not come back" in latched["reason"] and "the largest process is" in latched["reason"]
+    assert len(bed.starts) == 1 and not bed.answers()
+
+
+#: A machine whose caches cannot be dropped.
+WITHOUT_DROPPING = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o ro none /proc/sys/vm && exec "$@"', "sh")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mount namespaces need root")
+def test_it_is_started_when_memory_is_back_though_its_caches_could_not_be_dropped(bed):
+    bed.describe(memory_needed_gib=NEVER_ENOUGH_GIB, drop_caches=True)
+    bed.freeze()
+    for _ in range(60):
+        bed.watchdog("run", inside=WITHOUT_DROPPING)
+        if [row for row in bed.journal("phase") if row["phase"] == "memory"]:
+            break
+        time.sleep(0.2)
+    assert "drop_caches" in bed.journal("failed")[-1]["reason"]
+    bed.watchdog("run", inside=WITHOUT_DROPPING)
+    assert len(bed.starts) == 1, "it waits"
+    bed.describe(memory_needed_gib=0.001)
+    bed.until_settled()
+    assert len(bed.starts) == 2
 
 
 def test_a_server_without_a_restart_target_is_only_watched(bed):
