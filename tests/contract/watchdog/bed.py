@@ -126,14 +126,18 @@ class Bed:
     def state(self):
         return json.loads((self.folder / "state/memory/qwen.json").read_text())
 
-    def until_settled(self, runs=40):
-        """Runs the watchdog until a restart was closed."""
+    def run_until(self, condition, runs=60, **how):
+        """Runs the watchdog until the condition holds."""
         for _ in range(runs):
-            self.watchdog("run")
-            if self.journal("closed", "aborted"):
+            self.watchdog("run", **how)
+            if condition():
                 return
             time.sleep(0.3)
-        raise AssertionError("nothing was closed: " + json.dumps(self.journal()[-5:]))
+        raise AssertionError("it did not come to that: " + json.dumps(self.journal()[-5:]))
+
+    def until_settled(self):
+        """Runs the watchdog until a restart was closed."""
+        self.run_until(lambda: self.journal("closed", "aborted"))
 
     def end(self):
         for pid in self.starts:

@@ -57,11 +57,7 @@ def test_hung_is_restarted_once_with_evidence_and_serves_again(bed):
 
 def test_an_answer_after_a_restart_is_its_fruit_though_nobody_has_looked_since(bed):
     bed.freeze()
-    for _ in range(40):
-        bed.watchdog("run")
-        if bed.journal("decided"):
-            break
-        time.sleep(0.3)
+    bed.run_until(lambda: bed.journal("decided"))
     (bed.folder / "busy").unlink()  # its clients have gone: what is started again is idle, and asked for one answer
     bed.until_settled()
     assert bed.journal("closed")[0]["outcome"] == "serving again"
@@ -218,11 +214,7 @@ NEVER_ENOUGH_GIB = 90_000
 def test_memory_that_does_not_come_back_latches_and_names_who_holds_it(bed):
     bed.describe(settings={"memory_alert_s": 0.5, "memory_wait_s": 3.0}, memory_needed_gib=NEVER_ENOUGH_GIB)
     bed.freeze()
-    for _ in range(60):
-        bed.watchdog("run")
-        if bed.journal("latched"):
-            break
-        time.sleep(0.2)
+    bed.run_until(lambda: bed.journal("latched"))
     (alert,) = [row["reason"] for row in bed.journal("alert") if "memory" in row["reason"]][:1]
     assert "waits for memory" in alert and "90000 GiB are needed" in alert
     (latched,) = bed.journal("latched")
@@ -238,11 +230,7 @@ WITHOUT_DROPPING = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o ro none
 def test_it_is_started_when_memory_is_back_though_its_caches_could_not_be_dropped(bed):
     bed.describe(memory_needed_gib=NEVER_ENOUGH_GIB, drop_caches=True)
     bed.freeze()
-    for _ in range(60):
-        bed.watchdog("run", inside=WITHOUT_DROPPING)
-        if [row for row in bed.journal("phase") if row["phase"] == "memory"]:
-            break
-        time.sleep(0.2)
+    bed.run_until(lambda: "memory" in [row["phase"] for row in bed.journal("phase")], inside=WITHOUT_DROPPING)
     assert "drop_caches" in bed.journal("failed")[-1]["reason"]
     bed.watchdog("run", inside=WITHOUT_DROPPING)
     assert len(bed.starts) == 1, "it waits"
