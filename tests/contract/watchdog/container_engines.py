@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import tarfile
+import time
 from pathlib import Path
 
 from tests.contract.scripted import until
@@ -73,13 +74,27 @@ class Docker:
                 stderr=log,
                 start_new_session=True,
             )
-        until(lambda: self.daemon.poll() is not None or self("version", check=False).returncode == 0, within_s=60)
-        if self.daemon.poll() is not None:
-            raise Cannot(f"dockerd does not run here: {self.log.read_text()[-300:]}")
-        self("import", "-", IMAGE, given=image())
+        end = time.monotonic() + 60
+        while self("version", check=False).returncode != 0:
+            if self.daemon.poll() is not None or time.monotonic() > end:
+                self.daemon.kill()
+                raise Cannot(f"dockerd does not run here: {self.log.read_text()[-300:]}")
+            time.sleep(0.1)
+        self.begin()
+
+    def begin(self) -> None:
+        """The image is put in, and one container run: where that cannot be, nothing about ours would be shown."""
+        for words, given in (
+            (("import", "-", IMAGE), image()),
+            (("run", "--rm", "--network=host", "--pid=host", "--volume=/usr:/usr:ro", IMAGE, "/usr/bin/true"), None),
+        ):
+            tried = self(*words, check=False, given=given)
+            if tried.returncode != 0:
+                self.close()
+                raise Cannot(f"{self.kind} runs no container here: {tried.stderr.decode()[-300:]}")
 
     def __call__(self, *words: str, check: bool = True, given: bytes | None = None):
-        done = subprocess.run([*self.client, *words], env=self.env, input=given, capture_output=True)
+        done = subprocess.run([*self.client, *words], env=self.env, input=given, capture_output=True, timeout=120)
         assert not check or done.returncode == 0, done.stderr.decode()
         return done
 
@@ -87,10 +102,13 @@ class Docker:
         return {"docker": name, "host": self.socket}
 
     def close(self) -> None:
-        for one in self("ps", "--all", "--quiet").stdout.decode().split():
+        for one in self("ps", "--all", "--quiet", check=False).stdout.decode().split():
             self("rm", "--force", one, check=False)
         self.daemon.terminate()
-        self.daemon.wait(60)
+        try:
+            self.daemon.wait(60)
+        except subprocess.TimeoutExpired:
+            self.daemon.kill()
         unmount_below(self.folder)
 
 
@@ -117,12 +135,7 @@ class Podman(Docker):
             "CONTAINERS_CONF": str(folder / "containers.conf"),
             "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
         }
-        self("import", "-", IMAGE, given=image())
-        tried = self(
-            "run", "--rm", "--network", "host", "--volume", "/usr:/usr:ro", IMAGE, "/usr/bin/true", check=False
-        )
-        if tried.returncode != 0:
-            raise Cannot(f"podman runs no container here: {tried.stderr.decode()[-300:]}")
+        self.begin()
 
     def target(self, name: str) -> dict[str, str]:
         return {"podman": name}
