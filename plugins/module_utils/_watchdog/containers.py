@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -10,12 +11,19 @@ from datetime import datetime
 
 from .._core.servers import Restart
 
+#: podman has no daemon: what it starts is its child, and would be confined as the watchdog's unit is, and end with it.
+#: systemd runs it beside that unit; for a user in a session of theirs, which knows where rootless containers are.
+_BESIDE = ("systemd-run", "--quiet", "--collect", "--wait", "--pipe", "--property=KillMode=process")
+
 
 def client_of(restart: Restart) -> tuple[str, ...]:
     """The command of a container's client, with its socket or user."""
-    if restart.kind == "podman":
-        return ("/usr/sbin/runuser", "-u", restart.user, "--", "podman") if restart.user else ("podman",)
-    return ("docker", "--host", restart.socket) if restart.socket else ("docker",)
+    if restart.kind != "podman":
+        return ("docker", "--host", restart.socket) if restart.socket else ("docker",)
+    if restart.user is not None:
+        return (*_BESIDE, f"--uid={restart.user}", "--property=PAMName=login", "--", "podman")
+    # set by systemd for whatever it runs
+    return (*_BESIDE, "--", "podman") if "INVOCATION_ID" in os.environ else ("podman",)
 
 
 def of_compose(restart: Restart) -> tuple[str, ...]:

@@ -68,8 +68,10 @@ class Bed:
 
     @property
     def env(self):
+        # not as if systemd ran it: then it reaches podman by systemd
+        inherited = {name: value for name, value in os.environ.items() if name != "INVOCATION_ID"}
         return {
-            **os.environ,
+            **inherited,
             "PYTHONPATH": f"{ROOT / '.collections'}:{ROOT}",
             "GB10_BUSY_DIR": str(self.folder / "leases"),
         }

@@ -6,7 +6,12 @@ from __future__ import annotations
 import time
 
 import pytest
-from ansible_collections.gb10.serving.plugins.module_utils._watchdog.containers import meant_to_be_up, since
+from ansible_collections.gb10.serving.plugins.module_utils._core.servers import Restart
+from ansible_collections.gb10.serving.plugins.module_utils._watchdog.containers import (
+    client_of,
+    meant_to_be_up,
+    since,
+)
 
 #: what docker 20.10 and podman 4.3.1 say, oldest first
 DOCKER = [
@@ -37,6 +42,18 @@ def test_docker(events, right):
 @pytest.mark.parametrize(("events", "right"), [case[1:] for case in PODMAN], ids=[case[0] for case in PODMAN])
 def test_podman(events, right):
     assert meant_to_be_up(events.split(), tells_stops=False) is right
+
+
+def test_podman_is_run_beside_the_watchdogs_unit(monkeypatch):
+    """As a child of that unit it could make no container, and its containers would be confined as the unit is."""
+    monkeypatch.delenv("INVOCATION_ID", raising=False)
+    assert client_of(Restart("podman", "qwen")) == ("podman",)
+    assert client_of(Restart("docker", "qwen", socket="unix:///x")) == ("docker", "--host", "unix:///x")
+    monkeypatch.setenv("INVOCATION_ID", "5f0c")
+    beside = client_of(Restart("podman", "qwen"))
+    assert (beside[0], beside[-2:]) == ("systemd-run", ("--", "podman")) and "--property=KillMode=process" in beside
+    assert "--uid=ryder" in client_of(Restart("podman", "qwen", user="ryder"))
+    assert client_of(Restart("docker", "qwen")) == ("docker",)
 
 
 @pytest.mark.parametrize(
