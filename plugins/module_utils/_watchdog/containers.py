@@ -13,7 +13,7 @@ from .._core.servers import Restart
 
 #: podman has no daemon: what it starts is its child, and would be confined as the watchdog's unit is, and end with it.
 #: systemd runs it beside that unit; for a user in a session of theirs, which knows where rootless containers are.
-_BESIDE = ("systemd-run", "--quiet", "--collect", "--wait", "--pipe", "--property=KillMode=process")
+_BESIDE = ("systemd-run", "--quiet", "--collect", "--wait", "--pipe")
 
 
 def client_of(restart: Restart) -> tuple[str, ...]:
@@ -23,7 +23,7 @@ def client_of(restart: Restart) -> tuple[str, ...]:
     if restart.user is not None:
         return (*_BESIDE, f"--uid={restart.user}", "--property=PAMName=login", "--", "podman")
     # set by systemd for whatever it runs
-    return (*_BESIDE, "--", "podman") if "INVOCATION_ID" in os.environ else ("podman",)
+    return (*_BESIDE, "--property=KillMode=process", "--", "podman") if "INVOCATION_ID" in os.environ else ("podman",)
 
 
 def of_compose(restart: Restart) -> tuple[str, ...]:

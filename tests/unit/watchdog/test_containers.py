@@ -52,7 +52,9 @@ def test_podman_is_run_beside_the_watchdogs_unit(monkeypatch):
     monkeypatch.setenv("INVOCATION_ID", "5f0c")
     beside = client_of(Restart("podman", "qwen"))
     assert (beside[0], beside[-2:]) == ("systemd-run", ("--", "podman")) and "--property=KillMode=process" in beside
-    assert "--uid=ryder" in client_of(Restart("podman", "qwen", user="ryder"))
+    ryders = client_of(Restart("podman", "qwen", user="ryder"))
+    assert "--uid=ryder" in ryders
+    assert "--property=KillMode=process" not in ryders, "systemd refuses it in a session"
     assert client_of(Restart("docker", "qwen")) == ("docker",)
 
 
