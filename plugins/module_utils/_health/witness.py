@@ -35,6 +35,15 @@ _OTHER_FAULTS = (
 )
 
 
+async def abandon(process: asyncio.subprocess.Process) -> None:
+    """Kills it, and hardly waits. Left open, its pipes would end this command with a traceback of asyncio's."""
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), 0.5)
+    process._transport.close()  # type: ignore[attr-defined]
+
+
 async def output_of(*argv: str, within_s: float = ANSWER_WITHIN_S) -> tuple[int, str] | None:
     """(exit status, standard output) of a command, or None when it is missing or does not end in time."""
     if shutil.which(argv[0]) is None:
@@ -52,8 +61,7 @@ async def output_of(*argv: str, within_s: float = ANSWER_WITHIN_S) -> tuple[int,
         out, dummy = await asyncio.wait_for(process.communicate(), within_s)
     except TimeoutError:
         # in D state even SIGKILL waits; we do not
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
+        await abandon(process)
         return None
     return process.returncode or 0, out.decode("utf-8", "replace")
 

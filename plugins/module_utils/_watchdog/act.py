@@ -12,6 +12,7 @@ import os
 import pwd
 import shlex
 import signal
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -230,12 +231,13 @@ class Container:
             )
 
     async def stop(self) -> None:
-        # `stop` waits for up to a minute; it is left to itself, and `is_down` looks
-        await asyncio.create_subprocess_exec(
-            *over(self.host, (*self.prefix, "stop", "--time", "60", self.name)),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
+        # `stop` waits for up to a minute; it is left to itself, and `is_down` looks. Not by asyncio, which would kill it when
+        # this run ends.
+        subprocess.Popen(
+            over(self.host, (*self.prefix, "stop", "--time", "60", self.name)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
 

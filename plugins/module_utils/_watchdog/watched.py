@@ -21,7 +21,7 @@ from .._health.observation import Lease, Observation, to_json
 from .._health.observe import Target, Witnesses, ask_models, identify, observe, observe_around
 from .._health.probe import probe
 from .._health.verdict import State
-from .._health.witness import Machine
+from .._health.witness import Machine, abandon
 from . import act, clock, ranks, speed, trace
 from .decide import Step, Surroundings
 from .store import Store
@@ -278,6 +278,11 @@ async def notify(argv: Sequence[str], payload: Mapping[str, Any]) -> None:
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
         )
+    except OSError:
+        return
+    try:
         await asyncio.wait_for(process.communicate(json.dumps(payload).encode()), 10.0)
-    except (OSError, TimeoutError):
+    except TimeoutError:
+        await abandon(process)
+    except OSError:
         return

@@ -172,3 +172,16 @@ def test_a_program_is_told_by_its_arguments_and_its_files(sleeper):
 def test_a_secret_is_no_part_of_it(sleeper, given):
     _script, start = sleeper
     assert proc.program(start("serve", *given, "--port", "1")) == proc.program(start("serve", "--port", "1"))
+
+
+ABANDONS = """
+import asyncio
+from ansible_collections.gb10.serving.plugins.module_utils._health.witness import output_of
+for argv in (["sleep", "60"], ["sh", "-c", "sleep 5 & wait"]):
+    print(asyncio.run(output_of(*argv, within_s=0.1)))
+"""
+
+
+def test_a_witness_that_hangs_is_left_without_a_word_of_asyncios():
+    done = subprocess.run([sys.executable, "-c", ABANDONS], capture_output=True, text=True, timeout=30)
+    assert (done.stdout, done.stderr) == ("None\nNone\n", "")
