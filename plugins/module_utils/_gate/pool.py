@@ -8,6 +8,9 @@ Invariants:
 - at most n-1 of n endpoints are ejected; the last one is marked failing instead and still tried (see ``all_out``);
 - an ejected endpoint comes back only by ``end`` of a probe (or of a last-resort try) that got a verdict;
 - an attempt that began before an endpoint came back cannot eject it again.
+
+An endpoint that failed, but not often enough to be ejected, is in doubt: others are preferred to it and probes settle it
+at once, so that the failures that are still to be counted are no client's.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ QUICK_DRAWS = 4
 MAX_EXCUSED = 3
 #: Cool-downs are spread by this share both ways, so that the workers of a proxy do not probe in step.
 JITTER = 0.2
+#: Seconds until the next probe of an endpoint in doubt, where the last one neither failed nor got a verdict.
+CONFIRM_S = 0.25
 
 
 class State(StrEnum):
@@ -140,12 +145,12 @@ class Pool:
             return None
         for dummy in range(QUICK_DRAWS):
             member = order[int(self._rng.random() * len(order))]
-            if member.endpoint.url not in tried and not member.out and not self._late(member, now_s):
+            if member.endpoint.url not in tried and not member.out and not self._avoided(member, now_s):
                 return member.endpoint
         usable = [member for member in order if not member.out and member.endpoint.url not in tried]
         if not usable:
             return None
-        quick = [member for member in usable if not self._late(member, now_s)]
+        quick = [member for member in usable if not self._avoided(member, now_s)]
         # While over half are slow it is the API that is slow: sending everything to the rest would fell them too.
         if quick and not self.mostly_slow():
             return self._rng.choice(quick).endpoint
@@ -180,8 +185,16 @@ class Pool:
             return now_s - began_s > self.slow_after_s
         return False
 
-    def _late(self, member: Member, now_s: float) -> bool:
-        return self._slow(member) or self._overdue(member, now_s)
+    def _doubted(self, member: Member) -> bool:
+        """Whether it failed lately, but not yet often enough to be ejected."""
+        return 0 < member.errors < self.ejection.after_errors or 0 < member.bad_answers < self.ejection.after_5xx
+
+    def _avoided(self, member: Member, now_s: float) -> bool:
+        return self._doubted(member) or self._slow(member) or self._overdue(member, now_s)
+
+    def _watched(self, member: Member) -> bool:
+        """Whether probes go to it."""
+        return member.out or self._doubted(member) or self._slow(member)
 
     # -- attempts ------------------------------------------------------------------------------------------------
 
@@ -249,7 +262,10 @@ class Pool:
         else:
             member.bad_answers += 1
             threshold, count = self.ejection.after_5xx, member.bad_answers
-        if member.out or threshold == 0 or count < threshold:
+        if member.out or threshold == 0:
+            return False
+        if count < threshold:
+            member.probe_at_s = now_s
             return False
         # Soon down again after its return: it has not recovered, so the cool-down goes on growing.
         relapsed = now_s - member.back_at_s < self.ejection.cooldown_max_s
@@ -279,8 +295,9 @@ class Pool:
         """Endpoints whose probe is due; they count as being probed until ``probe_ended``."""
         due = []
         for member in self._order:
-            if (member.out or self._slow(member)) and not member.probing and member.probe_at_s <= now_s:
+            if self._watched(member) and not member.probing and member.probe_at_s <= now_s:
                 member.probing = True
+                member.probe_at_s = now_s + self._jittered(CONFIRM_S)
                 due.append(member.endpoint)
         return due
 
@@ -292,12 +309,12 @@ class Pool:
         member.probing = False
         if member.out:
             self._cool_down(member, member.cooldown_s * 2, now_s)
-        else:
+        elif not self._doubted(member):
             member.probe_at_s = now_s + self._jittered(self.ejection.cooldown_s)
 
     def next_probe_s(self) -> float | None:
         """When the next probe is due; None when nobody needs one."""
-        times = [m.probe_at_s for m in self._order if (m.out or self._slow(m)) and not m.probing]
+        times = [m.probe_at_s for m in self._order if self._watched(m) and not m.probing]
         return min(times) if times else None
 
     def _cool_down(self, member: Member, wanted_s: float, now_s: float) -> None:

@@ -144,6 +144,72 @@ def test_a_single_reset_does_not_shut_out_the_last_endpoint_beside_a_dead_one():
     assert verdicts(results) == len(results)
 
 
+@pytest.mark.parametrize("fault", [ERROR, GARBAGE], ids=lambda fault: fault.name)
+def test_only_one_client_meets_a_replica_whose_answers_are_useless(fault):
+    """Ejected at its third 5xx as asked for; the second and the third are the probes'."""
+
+    async def story():
+        world = World(3)
+        probes = asyncio.ensure_future(world.asker.run_probes())
+        await world.stream(50, 1)
+        world.set(fault, GOOD, GOOD)
+        world.sent.clear()
+        results = await world.stream(50, 1.5)
+        probes.cancel()
+        return world, results
+
+    world, results = run(story())
+    assert verdicts(results) == len(results)
+    assert sum(asked.retries for asked, _ in results) == 1
+    assert world.pool.ejections == {world.endpoints[0].url: 1}
+    assert world.hits()[world.endpoints[0].url] == 3
+
+
+def test_a_single_5xx_ejects_nobody_and_is_soon_forgotten():
+    async def story():
+        world = World(3)
+        probes = asyncio.ensure_future(world.asker.run_probes())
+        await world.stream(50, 1)
+        world.set(ERROR, GOOD, GOOD)
+        world.sent.clear()
+        world.on_send = lambda url, question: world.set(*[GOOD] * 3) if world.hits()[world.endpoints[0].url] == 2 else None
+        results = await world.stream(50, 2)
+        probes.cancel()
+        return world, results
+
+    world, results = run(story())
+    assert sum(asked.retries for asked, _ in results) == 1
+    assert not world.pool.ejections
+    assert world.hits()[world.endpoints[0].url] > 20, "it is asked as often as its sisters again"
+    assert verdicts(results) == len(results)
+
+
+def test_an_endpoint_in_doubt_is_not_probed_without_pause_where_probes_say_nothing():
+    async def story():
+        world = World(2, seed=1)
+        probes = asyncio.ensure_future(world.asker.run_probes())
+        world.set(ERROR, ERROR)
+        await world.ask()
+        world.set(FORBIDS, FORBIDS)
+        world.sent.clear()
+        await asyncio.sleep(1.01)
+        probes.cancel()
+        return world
+
+    assert 4 <= len(run(story()).sent) <= 2 * 6
+
+
+def test_where_5xx_eject_nobody_nobody_is_avoided_for_one():
+    async def story():
+        world = World(3, ejection=Ejection(after_5xx=0))
+        world.set(ERROR, GOOD, GOOD)
+        await world.stream(50, 2)
+        return world
+
+    world = run(story())
+    assert world.hits()[world.endpoints[0].url] > 20
+
+
 def test_4xx_is_no_verdict_and_ejects_nobody():
     async def story():
         world = World(3)
