@@ -42,6 +42,19 @@ def scrubbed(text: str) -> str:
     return "\n".join(without_secrets(line) for line in lines) + ("\n" if lines else "")
 
 
+def stacks_alone(text: str) -> str:
+    """py-spy's dump without the command lines above each process's stacks: an argument may be a key."""
+    kept, shown = [], False
+    for line in text.splitlines():
+        if process := re.match(r"Process \d+:", line):
+            shown = False
+            kept.append(process[0])
+        shown = shown or re.match(r"Python v\d", line) is not None
+        if shown:
+            kept.append(line)
+    return "\n".join(kept) + ("\n" if kept else "")
+
+
 async def _said(*argv: str) -> str | None:
     said = await output_of(*argv, within_s=WITHIN_S)
     return None if said is None else said[1]
@@ -133,10 +146,10 @@ async def collect(server: Server, store_folder: Path, stamp: str) -> str | None:
             both = ("sh", "-c", 'exec "$@" 2>&1', "sh")
             questions["log.txt"] = (*both, *client, "logs", "--tail", str(LOG_LINES), container)
     if pid is not None and shutil.which("py-spy"):
-        questions["stacks.txt"] = ("py-spy", "dump", "--pid", str(pid), "--nonblocking")
+        questions["stacks.txt"] = ("py-spy", "dump", "--pid", str(pid), "--subprocesses", "--nonblocking")
     answers = await asyncio.gather(*(_said(*argv) for argv in questions.values()))
     for name, text in zip(questions, answers, strict=True):
-        put(name, scrubbed(text) if text else None)
+        put(name, scrubbed(stacks_alone(text) if name == "stacks.txt" else text) if text else None)
     _forget_old(folder.parent)
     return str(folder.relative_to(store_folder))
 

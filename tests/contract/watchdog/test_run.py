@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,25 @@ def test_hung_is_restarted_once_with_evidence_and_serves_again(bed):
     assert "The last restart was" in said
     assert "it is hung" in said
     assert "serving again" in bed.watchdog("history").stdout
+
+
+def test_the_stacks_are_kept_where_py_spy_is_and_no_command_line_with_them(bed, monkeypatch):
+    py_spy = Path(sys.executable).with_name("py-spy")
+    assert py_spy.exists(), "the requirements of this environment have it"
+    monkeypatch.setenv("PATH", f"{py_spy.parent}:{os.environ['PATH']}")
+    said = bed.start_script.read_text()
+    bed.start_script.write_text(said.replace(f" {bed.port} ", f" {bed.port} --api-key verysecret 'x\nThread 1' "))
+    bed.end()
+    bed.start()
+    until(lambda: len(bed.starts) == 2)
+    bed.freeze()
+    bed.until_settled()
+    (closed,) = bed.journal("closed")
+    evidence = bed.folder / "state" / closed["evidence"]
+    stacks = (evidence / "stacks.txt").read_text()
+    assert f"Process {bed.starts[1]}:\nPython v" in stacks and "serve_forever" in stacks
+    for file in evidence.iterdir():
+        assert "verysecret" not in file.read_text(), file.name
 
 
 def test_an_answer_after_a_restart_is_its_fruit_though_nobody_has_looked_since(bed):
