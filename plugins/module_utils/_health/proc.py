@@ -19,6 +19,10 @@ _LISTEN, _ESTABLISHED = "0A", "01"
 # Compilers that vLLM, FlashInfer and Triton run under the server: their presence excuses silence.
 COMPILERS = frozenset({"nvcc", "cicc", "ptxas", "fatbinary", "nvlink", "ninja", "cc1plus", "cc1", "ld", "lld", "clang"})
 
+# What owns a published port and is not the server behind it: docker's and podman's, rootless ones too. The kernel tells
+# 15 letters of a name.
+_FORWARDERS = ("docker-pr", "conmon", "rootlesskit", "rootlessport", "slirp4netns", "pasta", "passt")
+
 # not of --max-num-batched-tokens and the like
 _SECRET = re.compile(r"(?i)api[-_]?key|secret|passw|(hf|auth|access|bearer)[-_]?token|^--token\b")
 
@@ -152,14 +156,17 @@ class Snapshot:
     def listener(self, port: int) -> tuple[int, int] | None:
         """(pid, port) of the server behind this machine's `port`, the port as it is in the server's own namespace.
 
-        docker's proxy owns a published port here, and the server is who listens in the container's namespace. None:
-        nobody, or it cannot be told (a witness that looks at the wrong process is worse than none).
+        A published port is owned by docker's proxy or podman's conmon here, and the server is who listens in the
+        container's namespace. None: nobody, or it cannot be told (a witness that looks at the wrong process is worse than none).
         """
         found = self._owner(self._own, port)
         if found is None:
             return None
-        if not self.everyone[found].name.startswith("docker-pr"):
+        name = self.everyone[found].name
+        if not name.startswith(_FORWARDERS):
             return found, port
+        if name == "conmon":
+            return self._below(found, port)
         inner = _docker_proxy_target(found)
         if inner is None:
             return None
@@ -169,6 +176,28 @@ class Snapshot:
                 pid = self._owner(space, inner_port)
                 return (pid, inner_port) if pid is not None else None
         return None
+
+    def _below(self, conmon: int, port: int) -> tuple[int, int] | None:
+        """Who listens in the container that a conmon is the parent of: on the same port, else on the only one there."""
+        for pid in (one.pid for one in self.everyone.values() if one.parent == conmon):
+            space = network_namespace(pid)
+            if space is None or space == self._own:
+                continue
+            ports = {_port(row[1]) for row in self.rows(space) if row[3] == _LISTEN}
+            inner = port if port in ports else ports.pop() if len(ports) == 1 else None
+            if inner is not None and (server := self._owner(space, inner)) is not None:
+                return server, inner
+        return None
+
+    def holder(self, port: int) -> Process | None:
+        """Who owns this machine's `port`, also where that process only passes it on to a container."""
+        found = self._owner(self._own, port)
+        return None if found is None else self.everyone[found]
+
+    def listener_beside(self, pid: int, port: int) -> int | None:
+        """Who listens on `port` in the network namespace of `pid`."""
+        space = network_namespace(pid)
+        return None if space is None else self._owner(space, port)
 
     def clients(self, pid: int, port: int) -> int | None:
         """Established connections to the server's port in its own namespace; our own process's are left out."""

@@ -219,11 +219,26 @@ class Container:
         pid = int((found.get("State") or {}).get("Pid") or 0)
         if pid == 0 or self.host is not None:
             return
-        owner = await asyncio.to_thread(lambda: proc.Snapshot().listener(urls.host_and_port(url)[1]))
-        if owner is None:
+        await asyncio.to_thread(self._serves, url, pid, containers.published(found, urls.host_and_port(url)[1]))
+
+    def _serves(self, url: str, pid: int, published: int | None) -> None:
+        """Refuses where who serves does not descend from the container's first process, or cannot be found."""
+        seen, port = proc.Snapshot(), urls.host_and_port(url)[1]
+        holder = seen.holder(port)
+        if holder is None:
             return
-        tree = await asyncio.to_thread(lambda: {one.pid for one in proc.Snapshot().tree(pid)})
-        if owner[0] not in tree:
+        found = seen.listener(port)
+        owner = found[0] if found else None
+        if owner is None and published is not None:
+            owner = seen.listener_beside(pid, published)
+            if owner is None:
+                return
+        if owner is None:
+            raise Refused(
+                f"{self.name}: does not publish the port of {urls.redacted(url)}, which {holder.name} passes on to another "
+                "container. Name that one, or give stop and start as restart.command"
+            )
+        if owner not in {one.pid for one in seen.tree(pid)}:
             raise Refused(
                 f"{self.name}: the process that serves {urls.redacted(url)} does not descend from the container's own "
                 "(a sleeper is PID 1 there): a started container is no started server. "
@@ -263,8 +278,9 @@ class Commands:
 
     def _owner(self) -> proc.Process | None:
         seen = proc.Snapshot()
-        found = seen.listener(urls.host_and_port(self.url)[1])
-        return seen.everyone.get(found[0]) if found else None
+        port = urls.host_and_port(self.url)[1]
+        found = seen.listener(port)
+        return seen.everyone.get(found[0]) if found else seen.holder(port)
 
     async def status(self, now: Callable[[], float]) -> Service:
         owner = await asyncio.to_thread(self._owner)

@@ -6,8 +6,9 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from .._core.servers import Restart
 
@@ -45,6 +46,19 @@ def meant_to_be_up(events: Sequence[str], tells_stops: bool) -> bool | None:
     if since_start & {"kill", "stop"} and since_start & {"die", "died"}:
         return False
     return True if tells_stops and "die" in since_start else None
+
+
+def published(inspected: Mapping[str, Any], port: int) -> int | None:
+    """The container's own port that it publishes as this machine's `port`; None where it publishes none as that.
+
+    docker and podman say it alike: {"NetworkSettings": {"Ports": {"8001/tcp": [{"HostIp": "", "HostPort": "8000"}]}}}.
+    """
+    ports = (inspected.get("NetworkSettings") or {}).get("Ports") or {}
+    for inner, outer in ports.items():
+        number, dummy, protocol = inner.partition("/")
+        if protocol == "tcp" and any(str(one.get("HostPort")) == str(port) for one in outer or ()):
+            return int(number)
+    return None
 
 
 _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(Z|[+-]\d\d:\d\d)$")

@@ -97,6 +97,10 @@ class _Run:
         if done.decision.probe and self.on.server.probe != "never":
             observation, done = await self._probed(target, before, observation, around, PROBE_WITHIN_S, None, True)
         elif done.decision.prove:
+            # what could not be restarted is not asked: that request would only queue behind the others
+            if (why := await self.on.out_of_reach()) is not None:
+                self.on.trace(observation)
+                return await self._refused(Action.RESTART, why, done, observation)
             observation, done = await self._proven(target, before, observation, around, done)
         self.on.trace(observation)
         if done.decision.rule == "intent_unknown" and (why := await self.on.out_of_reach()) is not None:
@@ -168,13 +172,7 @@ class _Run:
             await manager.preflight(self.on.server.url)
             accused = await manager.identity()
         except (act.Refused, act.Failed) as refusal:
-            # not done, so not counted: the memory without the act that was decided
-            self.on.save(
-                **{**self.on.seen(done, observation), "memory": replace(done.memory, acts=self.on.state.memory.acts)}
-            )
-            self.on.record("refused", action=decision.action.value, reason=str(refusal))
-            await self.on.tell(f"{decision.action.value} refused: {refusal}", verdict.state)
-            return self.on.report(verdict.state.value, "none", f"{decision.reason}; refused: {refusal}")
+            return await self._refused(decision.action, str(refusal), done, observation)
         now = self.on.now()
         transaction = Transaction(
             id=f"{self.on.server.name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}",
@@ -198,6 +196,16 @@ class _Run:
         self.on.save(**self.on.seen(done, observation), transaction=transaction)
         await self.on.tell(f"{transaction.action}: {transaction.reason}", verdict.state, event=transaction.action)
         return await Phases(self.on).go_on(observation, target)
+
+    async def _refused(self, action: Action, why: str, done: Step, observation: Observation) -> Report:
+        """Not done, so not counted: the memory without the act that was decided."""
+        state = done.verdict.state
+        self.on.save(
+            **{**self.on.seen(done, observation), "memory": replace(done.memory, acts=self.on.state.memory.acts)}
+        )
+        if await self.on.tell(f"{action.value} refused: {why}", state):
+            self.on.record("refused", action=action.value, reason=why)
+        return self.on.report(state.value, "none", f"{done.decision.reason}; refused: {why}")
 
 
 def ask_restart(server: Server, store: Store, by: str, *, counts: bool, drain: bool, now: clock.Now) -> Transaction:

@@ -248,15 +248,15 @@ class Watched:
     def report(self, state: str, action: str, reason: str) -> Report:
         return Report(self.server.name, state, action, reason, self.alert)
 
-    async def tell(self, alert: str | None, state: State, event: str | None = None) -> None:
-        """notify_command with JSON on its standard input; the same thing is told once."""
+    async def tell(self, alert: str | None, state: State, event: str | None = None) -> bool:
+        """notify_command with JSON on its standard input; the same thing is told once. Whether it was new."""
         self.alert = alert
         said = alert if alert is None else f"{state.value}: {alert.split(' for ')[0]}"
         if said == self.state.alerted or (alert is None and self.state.alerted is None):
-            return
+            return False
         self.save(alerted=said)
         if alert is None:
-            return
+            return False
         self.record("alert", reason=alert)
         if self.context.notify:
             payload = {
@@ -267,6 +267,7 @@ class Watched:
                 "url": urls.redacted(self.server.url),
             }
             await notify(self.context.notify, payload)
+        return True
 
 
 async def notify(argv: Sequence[str], payload: Mapping[str, Any]) -> None:

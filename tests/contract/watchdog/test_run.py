@@ -56,6 +56,20 @@ def test_hung_is_restarted_once_with_evidence_and_serves_again(bed):
     assert "serving again" in bed.watchdog("history").stdout
 
 
+def test_what_cannot_be_restarted_is_asked_for_no_proof_and_refused_once(bed):
+    bed.start_script.chmod(0o644)
+    bed.freeze()
+    bed.run_until(lambda: bed.journal("refused"))
+    for _ in range(3):
+        assert "refused" in bed.watchdog("run").stdout
+    (refused,) = bed.journal("refused")
+    assert refused["reason"] == f"{bed.start_script}: is not a program that can be run; mend restart.command"
+    assert (len(bed.starts), bed.lines("posts"), bed.journal("decided", "proof")) == (1, [], [])
+    bed.start_script.chmod(0o755)
+    bed.until_settled()
+    assert len(bed.starts) == 2 and bed.journal("closed")[0]["outcome"] == "serving again"
+
+
 def test_the_stacks_are_kept_where_py_spy_is_and_no_command_line_with_them(bed, monkeypatch):
     py_spy = Path(sys.executable).with_name("py-spy")
     assert py_spy.exists(), "the requirements of this environment have it"

@@ -172,7 +172,9 @@ def test_a_single_5xx_ejects_nobody_and_is_soon_forgotten():
         await world.stream(50, 1)
         world.set(ERROR, GOOD, GOOD)
         world.sent.clear()
-        world.on_send = lambda url, question: world.set(*[GOOD] * 3) if world.hits()[world.endpoints[0].url] == 2 else None
+        world.on_send = lambda url, question: (
+            world.set(*[GOOD] * 3) if world.hits()[world.endpoints[0].url] == 2 else None
+        )
         results = await world.stream(50, 2)
         probes.cancel()
         return world, results

@@ -50,6 +50,51 @@ def test_nobody_listens():
     assert proc.Snapshot().listener(port) is None
 
 
+FORWARDER = """
+import socket, sys, subprocess, time
+name, ports = sys.argv[1], sys.argv[2:]
+open("/proc/self/comm", "w").write(name)
+listener = socket.create_server(("127.0.0.1", 0))
+if ports:
+    inner = "import socket, time\\nkept = [socket.create_server(('', int(port))) for port in %r]" % ports
+    inner += "\\nprint('up', flush=True)\\ntime.sleep(1000)"
+    child = subprocess.Popen(["unshare", "--net", sys.executable, "-c", inner], stdout=subprocess.PIPE)
+    child.stdout.readline()
+    print(listener.getsockname()[1], child.pid, flush=True)
+else:
+    print(listener.getsockname()[1], 0, flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+@pytest.mark.parametrize(
+    ("name", "ports", "inner"),
+    [
+        ("conmon", ["8001"], 8001),
+        ("conmon", ["8001", "8002"], None),  # whichever is published, nobody here can tell
+        ("rootlesskit", ["8001"], None),
+        ("rootlessport", [], None),
+        ("pasta.avx2", [], None),
+    ],
+)
+def test_who_only_passes_a_published_port_on_is_not_the_server(name, ports, inner):
+    process = subprocess.Popen(
+        [sys.executable, "-c", FORWARDER, name, *ports], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        port, child = (int(word) for word in process.stdout.readline().split())
+        seen = proc.Snapshot()
+        assert seen.listener(port) == (None if inner is None else (child, inner))
+        assert seen.holder(port).pid == process.pid
+        if ports:
+            assert seen.listener_beside(child, 8001) == child
+            assert seen.listener_beside(child, 7999) is None
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait()
+
+
 def test_clients_are_counted_without_ourselves(server):
     pid, port = server
     with socket.create_connection(("127.0.0.1", port)):

@@ -10,6 +10,7 @@ from ansible_collections.gb10.serving.plugins.module_utils._core.servers import 
 from ansible_collections.gb10.serving.plugins.module_utils._watchdog.containers import (
     client_of,
     meant_to_be_up,
+    published,
     since,
 )
 
@@ -73,3 +74,18 @@ def test_podman_is_run_beside_the_watchdogs_unit(monkeypatch):
 def test_since_when_it_runs(text, right, monkeypatch):
     monkeypatch.setattr(time, "time", lambda: 1796176217.0)  # 2026-12-02 01:50:17 UTC
     assert since(text, lambda: 1000.0) == right
+
+
+@pytest.mark.parametrize(
+    ("ports", "right"),
+    [
+        ({"8001/tcp": [{"HostIp": "", "HostPort": "8000"}]}, 8001),
+        ({"8001/tcp": [{"HostIp": "0.0.0.0", "HostPort": "8000"}, {"HostIp": "::", "HostPort": "8000"}]}, 8001),
+        ({"8001/udp": [{"HostIp": "", "HostPort": "8000"}], "9/tcp": None}, None),
+        ({"8000/tcp": [{"HostIp": "", "HostPort": "18000"}]}, None),
+        (None, None),
+    ],
+)
+def test_the_port_inside_is_told_by_the_one_outside(ports, right):
+    assert published({"NetworkSettings": {"Ports": ports}}, 8000) == right
+    assert published({}, 8000) is None
