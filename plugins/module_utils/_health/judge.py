@@ -154,7 +154,8 @@ def _starting(track: Track, observation: Observation, limits: Limits) -> Verdict
     service = observation.service
     if service.state not in ("active", "activating"):
         return None
-    begun = service.since if service.since is not None else track.activating_t
+    stale = track.stale_since is not None and service.since == track.stale_since
+    begun = track.activating_t if stale or service.since is None else service.since
     if begun is None:
         return None
     age = observation.t - begun

@@ -6,6 +6,7 @@ Invariants, for every engine of a `Track`:
 - `work_t` is the end of the reading that first showed the work that is there now, or None where there is none;
 - `sign_t` is the end of the last reading that showed progress, or when a probe was answered, or None;
 - `stall_t` is the end of the reading that first showed a queue and nothing running, or None where that is not so;
+- `stale_since` (of a `Track`) is the start of the process before, while the next one's is not told yet;
 - `debt_t` is when the first probe was sent that nobody answered, or None; any progress or an answer pays it;
 - `last` holds the last known value of every counter: one that a page leaves out is unknown, not back at nothing;
 - `comparable` says that the latest reading had a counter that moves with every token, and its value of before is known;
@@ -103,6 +104,7 @@ class Track:
     ready: bool = False
     refused_t: float | None = None
     activating_t: float | None = None
+    stale_since: float | None = None
     down_observations: int = 0
     clientless: int = 0
     suspect_cleared: bool = False
@@ -153,6 +155,16 @@ def _restarted(track: Track, observation: Observation, reading: Reading) -> bool
 def _since_changed(track: Track, observation: Observation) -> bool:
     since = observation.service.since
     return since is not None and track.since is not None and not _same(since, track.since, SINCE_TOLERANCE_S)
+
+
+def _stale_since(track: Track, before: Track | None, observation: Observation) -> float | None:
+    """A start that a manager still shows while it starts the server anew: the one before's."""
+    service = observation.service
+    if service.state != "activating" or service.since is None or before is None:
+        return None
+    if track.activating_t is not None:
+        return track.stale_since
+    return service.since if track.since is not None and not _since_changed(track, observation) else None
 
 
 def _work(label: str, reading: Reading, observation: Observation) -> float | None:
@@ -223,6 +235,7 @@ def _advance_engine(
 ) -> EngineTrack:
     signs, only_kv = _signs(track, now)
     moved = bool(signs)
+    taken_up = bool(work) and track.work_t is None and track.debt_t is None  # a silence can begin here at the earliest
     kv_max, resets = track.kv_max, track.kv_resets
     idle = work == 0
     if moved or (idle and track.debt_t is None):
@@ -258,7 +271,7 @@ def _advance_engine(
         debt_t=None if moved else track.debt_t,
         kv_max=kv_max,
         kv_resets=resets,
-        readings=1 if moved or (idle and track.debt_t is None) else track.readings + 1,
+        readings=1 if moved or taken_up or (idle and track.debt_t is None) else track.readings + 1,
         moved=moved,
         first=False,
         signs=signs,
@@ -292,12 +305,13 @@ def _whole(track: Track | None, engines: dict[str, EngineTrack], observation: Ob
         return _fresh(None, observation, work)
     moved = any(engine.moved or engine.first for engine in engines.values())
     idle = work == 0
+    taken_up = bool(work) and old.work_t is None and old.debt_t is None
     return replace(
         old,
         progress_t=observation.t if moved else old.progress_t,
         work_t=_work_since(old, observation, work),
         debt_t=None if moved else old.debt_t,
-        readings=1 if moved or (idle and old.debt_t is None) else old.readings + 1,
+        readings=1 if moved or taken_up or (idle and old.debt_t is None) else old.readings + 1,
         moved=moved,
         first=False,
         work=work,
@@ -373,6 +387,13 @@ def _drowsy(track: Track, reading: Reading | None) -> set[str]:
     return labels | {WHOLE} if labels else labels
 
 
+def _moves_by_itself(before: Track, engines: dict[str, EngineTrack], observation: Observation) -> bool:
+    """Progress that is not our own probe's, neither this one's nor that of one observation ago."""
+    if observation.probe is not None or any("probe" in engine.signs for engine in before.engines.values()):
+        return False
+    return any(engine.moved for engine in engines.values())
+
+
 def _void(engine: EngineTrack, t: float) -> EngineTrack:
     """After a gap in our own runs, or a sleep on purpose, nothing that came before is proof."""
     return replace(engine, progress_t=t, debt_t=None if engine.debt_t is None else t, readings=1)
@@ -387,8 +408,8 @@ def advance(track: Track | None, observation: Observation, gap_s: float | None =
         track = Track(t=observation.t)
     gap = before is not None and gap_s is not None and observation.t - track.t > gap_s
     new_service = _since_changed(track, observation) or (
-        # its manager starts it anew, and its main process is not there yet
-        before is not None and service.state == "activating" and service.since is None and track.activating_t is None
+        # its manager starts it anew: until its main process is there, nothing is told of it or the start of the one before
+        before is not None and service.state == "activating" and track.activating_t is None
     )
     engines = dict(track.engines)
     new_process = before is None
@@ -454,7 +475,7 @@ def advance(track: Track | None, observation: Observation, gap_s: float | None =
     work = any(engine.work for engine in engines.values())
     clientless = reading is not None and not moved and work and host.clients == 0 and gpu_idle(observation)
     cleared = track.suspect_cleared or (track.clientless >= SUSPECT_OBSERVATIONS - 1 and observation.probe == "ok")
-    cleared = cleared and not new_process and host.clients == 0
+    cleared = cleared and not new_process and host.clients == 0 and not _moves_by_itself(track, engines, observation)
     silent_clients = track.clientless + 1 if clientless else 0
     if cleared or silent_clients >= SUSPECT_OBSERVATIONS:
         # stale gauges are no work: a silence can only begin after them
@@ -477,6 +498,7 @@ def advance(track: Track | None, observation: Observation, gap_s: float | None =
         activating_t=(track.activating_t if track.activating_t is not None else observation.t)
         if service.state == "activating"
         else None,
+        stale_since=_stale_since(track, before, observation),
         down_observations=track.down_observations + 1 if down else 0,
         clientless=silent_clients,
         suspect_cleared=cleared,

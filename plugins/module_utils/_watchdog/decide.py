@@ -132,42 +132,45 @@ def _learn(settings: Settings, memory: Memory, before: Track | None, track: Trac
         or not track.ready
     )
     pauses = memory.pauses
-    tainted = memory.tainted or excused
-    if before is not None and track.moved and not track.new_process:
-        longest = max(
-            (_ended_pause(before, label, engine, observation) for label, engine in track.engines.items()), default=0.0
-        )
-        if longest >= settings.learned_least_s and not tainted and not _ended_badly(before, track, observation):
-            pauses = (*pauses, Pause(observation.t, longest))[-PAUSES_KEPT:]
-    if track.moved or fresh:
-        tainted = excused
+    tainted = frozenset(track.engines) if excused else frozenset(memory.excused)
+    # a gap in our own runs was no pause of the server's
+    seen_through = before is not None and observation.t - before.t <= settings.gap_void_s
+    if before is not None and seen_through and track.moved and not track.new_process:
+        ended = {
+            label: _ended_pause(before, label, engine, observation)
+            for label, engine in track.engines.items()
+            if label not in tainted
+        }
+        longest = max(ended.values(), default=0.0)
+        if longest >= _least_pause(settings, track) and not _ended_badly(before, track, observation):
+            pauses = _kept((*pauses, Pause(observation.t, longest)))
+    if not excused:
+        tainted = frozenset() if fresh else frozenset(label for label in tainted if not _moved(track, label))
     shown = max((e.last.longest_step_s or 0.0 for e in track.engines.values() if e.last is not None), default=0.0)
     longest = memory.longest_step_s
     # a step that a compiler was at work in is not the engine's own length
-    if shown > (0.0 if fresh else memory.longest_shown_s) and not (memory.tainted or excused):
+    if shown > (0.0 if fresh else memory.longest_shown_s) and not (memory.excused or excused):
         longest = max(longest, shown)
     power = memory.power_w
-    if track.moved and host.gpu_power_w is not None:
+    # with work: a probe's one token moves counters too, and an idle machine's power is not that of work
+    if host.gpu_power_w is not None and any(engine.moved and engine.work for engine in track.engines.values()):
         power = (*power, host.gpu_power_w)[-POWER_KEPT:]
     never_ready_t = _never_ready(memory, before, observation)
     ranks = {rank.host: rank.cpu_seconds for rank in observation.ranks if rank.cpu_seconds is not None}
     return replace(
         memory,
         pauses=pauses,
-        tainted=tainted,
+        excused=tuple(sorted(tainted)),
         longest_shown_s=shown,
         longest_step_s=longest,
         power_w=power,
         compiled_t=None if fresh and not compiling else compiled_t,
         stopped_since=_stopped_since(settings, memory, before, track, observation),
-        cpu_flat=before is not None
-        and _cpu_flat(settings, memory.cpu_seconds, host.cpu_seconds, observation.t - before.t),
+        cpu_flat=before is not None and _all_flat(settings, memory, observation, observation.t - before.t),
         cpu_seconds=host.cpu_seconds,
         rank_cpu_seconds=ranks,
         never_ready_t=never_ready_t,
-        never_ready_since=before.since
-        if before is not None and never_ready_t != memory.never_ready_t
-        else memory.never_ready_since,
+        never_ready_since=_counted_start(memory, before, observation, never_ready_t),
         speeds=speed.learn(
             settings,
             memory.speeds,
@@ -176,6 +179,27 @@ def _learn(settings: Settings, memory: Memory, before: Track | None, track: Trac
             speed.rates(before, track, observation.reading is not None)[1],
         ),
     )
+
+
+def _least_pause(settings: Settings, track: Track) -> float:
+    """The shortest pause that could lengthen a patience: by a true step counter every step of a quarter of it counts."""
+    if any(engine.heartbeat_trusted for engine in track.engines.values()):
+        return min(settings.learned_least_s, settings.patience_heartbeat_s / settings.heartbeat_step_factor)
+    return settings.learned_least_s
+
+
+def _kept(pauses: tuple[Pause, ...]) -> tuple[Pause, ...]:
+    """No more than `PAUSES_KEPT`: the shortest goes first, since the longest are what counts."""
+    if len(pauses) <= PAUSES_KEPT:
+        return pauses
+    shortest = min(range(len(pauses)), key=lambda n: (pauses[n].seconds, n))
+    return (*pauses[:shortest], *pauses[shortest + 1 :])
+
+
+def _moved(track: Track, label: str) -> bool:
+    """Whether that engine moved; one that is not there any more leaves nothing to wait for."""
+    engine = track.engines.get(label)
+    return engine is None or engine.moved
 
 
 def _of_this_program(memory: Memory, observation: Observation) -> Memory:
@@ -201,6 +225,16 @@ def _never_ready(memory: Memory, before: Track | None, observation: Observation)
     another = service.since is not None and abs(service.since - before.since) > SINCE_TOLERANCE_S
     gave_up = service.state in ("inactive", "failed") and service.wanted is True and observation.reading is None
     return (*memory.never_ready_t, observation.t)[-10:] if another or gave_up else memory.never_ready_t
+
+
+def _counted_start(
+    memory: Memory, before: Track | None, observation: Observation, never_ready_t: tuple[float, ...]
+) -> float | None:
+    """The start that is counted already. One that was over when we first looked may have been ready: it never counts."""
+    if before is None:
+        down = observation.service.state in ("inactive", "failed")
+        return observation.service.since if down else memory.never_ready_since
+    return before.since if never_ready_t != memory.never_ready_t else memory.never_ready_since
 
 
 def _ended_pause(before: Track, label: str, engine: EngineTrack, observation: Observation) -> float:
@@ -235,6 +269,17 @@ def _cpu_flat(settings: Settings, before: float | None, now: float | None, span_
     return 0 <= now - before <= settings.cpu_flat_share * span_s
 
 
+def _all_flat(settings: Settings, memory: Memory, observation: Observation, span_s: float) -> bool:
+    """The server's processes burned no CPU since the last look, nor did those of its ranks as far as they are known."""
+    pairs = [(memory.cpu_seconds, observation.host.cpu_seconds)]
+    pairs += [
+        (old, rank.cpu_seconds)
+        for rank in observation.ranks
+        if (old := memory.rank_cpu_seconds.get(rank.host)) is not None and rank.cpu_seconds is not None
+    ]
+    return all(_cpu_flat(settings, old, new, span_s) for old, new in pairs)
+
+
 def _stopped_since(
     settings: Settings, memory: Memory, before: Track | None, track: Track, observation: Observation
 ) -> float | None:
@@ -266,13 +311,13 @@ def _follow(
     t, before = observation.t, memory
     dead_rule = verdict.rule if verdict.state is State.DEAD and verdict.restart_justified else None
     dead_seen = (before.dead_seen + 1 if before.dead_rule == dead_rule and not gap else 1) if dead_rule else 0
-    unresponsive = verdict.state is State.UNRESPONSIVE
-    went_on = before.unresponsive_since is not None and not gap
-    pressure = observation.host.memory_pressure
-    calm = pressure is not None and pressure < settings.thrashing_share
-    still = calm and (not went_on or (before.unresponsive_still and before.cpu_flat))
+    host = observation.host
+    calm = host.memory_pressure is not None and host.memory_pressure < settings.thrashing_share
+    # a look that shows CPU time, or cannot show it, begins the stillness anew
+    still = verdict.state is State.UNRESPONSIVE and calm and host.cpu_seconds is not None
+    went_on = still and before.unresponsive_since is not None and before.cpu_flat and not gap
     acts = before.acts
-    if acts and acts[-1].fruitful is None and track.moved and t > acts[-1].t:
+    if acts and acts[-1].fruitful is None and t > acts[-1].t and _bore_fruit(track, acts[-1]):
         acts = (*acts[:-1], replace(acts[-1], fruitful=True))
     doubt = verdict.state.value if verdict.state in _DOUBT else None
     return replace(
@@ -280,12 +325,18 @@ def _follow(
         acts=tuple(act for act in acts if t - act.t <= 30 * A_DAY_S),
         dead_rule=dead_rule,
         dead_seen=dead_seen,
-        unresponsive_since=(before.unresponsive_since if went_on else t) if unresponsive else None,
-        unresponsive_seen=(before.unresponsive_seen + 1 if went_on else 1) if unresponsive else 0,
-        unresponsive_still=still or not unresponsive,
+        unresponsive_since=(before.unresponsive_since if went_on else t) if still else None,
+        unresponsive_seen=(before.unresponsive_seen + 1 if went_on else 1) if still else 0,
         doubt_since=(before.doubt_since if before.doubt_state == doubt else t) if doubt else None,
         doubt_state=doubt,
     )
+
+
+def _bore_fruit(track: Track, act: Act) -> bool:
+    """Progress of the engine that was accused, where it is known and still there; a sister's is none."""
+    if act.engine is not None and act.engine in track.engines:
+        return track.engines[act.engine].moved
+    return track.moved
 
 
 # what is decided
@@ -309,7 +360,9 @@ def decide(
     due, rule, why = _due(settings, memory, verdict, observation)
     if due is Action.NONE:
         latched = memory.latched or _never_ready_latch(settings, memory, now)
-        memory = replace(memory, proof_t=None, latched=latched)
+        # it is up again: what is short next time is another time
+        short_since = memory.short_since if verdict.state is State.DEAD else None
+        memory = replace(memory, proof_t=None, latched=latched, short_since=short_since)
         probe = _probe_due(settings, memory, verdict, observation)
         return _none(why, rule, probe=probe, alert=_alert(settings, memory, now)), memory
     for refuse in (_intent, _lease, _thrashing, _half, _cooldown):
@@ -353,7 +406,7 @@ def decide(
             f"{why}; mode observe: it would {due.value} now", "observe", due=due, alert=f"would {due.value}: {why}"
         )
         return decision, memory
-    act = Act(now, due.value, why)
+    act = Act(now, due.value, why, engine=verdict.accused)
     acts = memory.acts
     if acts and acts[-1].fruitful is None:
         acts = (*acts[:-1], replace(acts[-1], fruitful=False))
@@ -384,7 +437,7 @@ def _due(settings: Settings, memory: Memory, verdict: Verdict, observation: Obse
 def _still(settings: Settings, memory: Memory, observation: Observation) -> str | None:
     """Its process tree has burned no CPU for the whole patience, seen in every look, and the host is not short of memory."""
     since = memory.unresponsive_since
-    if since is None or not memory.unresponsive_still or memory.unresponsive_seen < settings.proof_readings:
+    if since is None or memory.unresponsive_seen < settings.proof_readings:
         return None
     span = observation.begun - since
     if span < settings.patience_s:

@@ -14,13 +14,15 @@ from .speed import Speeds
 
 @dataclass(frozen=True)
 class Act:
-    """A restart or start. `fruitful`: progress was seen after it; None: not known yet. `ours`: not a person's drill."""
+    """A restart or start. `fruitful`: progress was seen after it; None: not known yet. `counts`: not a person's drill.
+    `engine`: the one that was accused."""
 
     t: float
     action: str
     reason: str
     fruitful: bool | None = None
     counts: bool = True
+    engine: str | None = None
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,9 @@ class Memory:
     `longest_step_s` is the longest step that had no excuse, `longest_shown_s` the longest on the page so far;
     `identity` is what the engine runs (its arguments and program files, as a digest): what was learned of another is not
     kept; `never_ready_since` is the start that was counted last; `short_since` is when a start was first put off for want
-    of memory; `stopped_since` is when both independent witnesses began to say "stopped" without a break.
+    of memory; `stopped_since` is when both independent witnesses began to say "stopped" without a break;
+    `unresponsive_since` is since when no look at a server that does not answer has shown CPU time; `excused` are the
+    engines whose pause has an excuse.
     """
 
     track: Track | None = None
@@ -52,14 +56,13 @@ class Memory:
     rank_cpu_seconds: dict[str, float] = field(default_factory=dict)
     stopped_since: float | None = None
     compiled_t: float | None = None
-    tainted: bool = False
+    excused: tuple[str, ...] = ()
     longest_shown_s: float = 0.0
     longest_step_s: float = 0.0
     dead_rule: str | None = None
     dead_seen: int = 0
     unresponsive_since: float | None = None
     unresponsive_seen: int = 0
-    unresponsive_still: bool = True
     never_ready_t: tuple[float, ...] = ()
     never_ready_since: float | None = None
     short_since: float | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .._core.settings import Settings
 from .._health.progress import WHOLE, EngineTrack, Track
-from .memory import Memory
+from .memory import Memory, Pause
 
 
 @dataclass(frozen=True)
@@ -18,15 +18,22 @@ class Patience:
     rule: str
 
 
+def _remembered(settings: Settings, memory: Memory, now: float) -> list[Pause]:
+    return [pause for pause in memory.pauses if now - pause.t <= settings.learned_days * 86_400]
+
+
 def innocent_pause(settings: Settings, memory: Memory, now: float) -> float:
     """The second-longest innocent pause remembered; one alone may have been a freak."""
-    recent = sorted((p.seconds for p in memory.pauses if now - p.t <= settings.learned_days * 86_400), reverse=True)
+    recent = sorted((pause.seconds for pause in _remembered(settings, memory, now)), reverse=True)
     return recent[1] if len(recent) > 1 else 0.0
 
 
-def witnesses_stopped(memory: Memory, engine: EngineTrack) -> bool:
-    """Power and CPU time, independent of each other, said "stopped" in every observation of this silence."""
-    return memory.stopped_since is not None and memory.stopped_since <= engine.silent_since + 1.0
+def witnessed(settings: Settings, memory: Memory, engine: EngineTrack) -> float | None:
+    """The silence after which power and CPU time, independent of each other, have said "stopped" in every observation
+    of `patience_witness_s`; None while one of them does not. A hang between two looks leaves CPU time in the first."""
+    if memory.stopped_since is None:
+        return None
+    return max(memory.stopped_since - engine.silent_since, 0.0) + settings.patience_witness_s
 
 
 def patience(settings: Settings, memory: Memory, track: Track, label: str) -> Patience:
@@ -34,11 +41,11 @@ def patience(settings: Settings, memory: Memory, track: Track, label: str) -> Pa
     engine = track.engines[label]
     found = Patience(settings.patience_s, "patience_s")
     if engine.heartbeat_trusted:
-        shown = max([memory.longest_step_s, *(p.seconds for p in memory.pauses)])
-        least = min(settings.patience_heartbeat_s, settings.patience_s)
-        found = Patience(max(least, settings.heartbeat_step_factor * shown), "patience_heartbeat_s")
-    elif witnesses_stopped(memory, engine) and settings.patience_witness_s < found.seconds:
-        found = Patience(settings.patience_witness_s, "patience_witness_s")
+        shown = max([memory.longest_step_s, *(p.seconds for p in _remembered(settings, memory, track.t))])
+        least = max(settings.patience_heartbeat_s, settings.heartbeat_step_factor * shown)
+        found = Patience(least, "patience_heartbeat_s")
+    elif (silence := witnessed(settings, memory, engine)) is not None and silence < found.seconds:
+        found = Patience(silence, "patience_witness_s")
     if engine.stall_t is not None and label != WHOLE:
         # only the time in which nothing ran is a stall: a queue seen for a moment shortens no long prefill
         stalled = max(engine.stall_t - engine.silent_since, 0.0) + settings.patience_waiting_s
