@@ -7,6 +7,7 @@ import re
 
 from .errors import ConfigError
 
+MOST_S = 10 * 365 * 86_400.0
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
@@ -22,4 +23,6 @@ def parse(text: str, where: str) -> float:
         raise ConfigError([f"{where}: {text!r} is no duration; write 90s, 5m, 2h or 1d"])
     if found <= 0:
         raise ConfigError([f"{where}: must be more than 0"])
+    if found > MOST_S:
+        raise ConfigError([f"{where}: {text!r} is too long; at most {MOST_S / 86_400:.0f}d"])
     return found

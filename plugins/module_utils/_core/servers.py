@@ -11,6 +11,7 @@ from typing import Any
 
 from . import urls
 from .errors import ConfigError
+from .settings import Settings, with_values
 
 ENGINES = (
     "auto",
@@ -364,6 +365,10 @@ def from_document(document: Any, name: str) -> Description:
     if not isinstance(settings, Mapping):
         faults.append(f"{name}: settings: must be a mapping of setting names to values")
         settings = {}
+    try:
+        with_values(Settings(), settings, f"{name}: settings")
+    except ConfigError as error:
+        faults += error.faults
     words = _Faults()
     notify: tuple[str, ...] = ()
     if document.get("notify_command"):

@@ -28,7 +28,7 @@ class Settings:
     last_proof_s: float = 120.0  # a probe behind the longest innocent step still gets its token
     proof_least_s: float = 30.0  # with a true step counter the last proof needs one step, not a token; at least this
     start_ceiling_s: float = 1800.0  # loading took 4 to 30 min
-    cooldown_s: float = 2700.0  # loading, warm-up and a full patience must fit between two restarts
+    cooldown_s: float = 2700.0  # loading, warm-up and a full patience must fit between two restarts; 5400 with ranks
     budget_6h: int = 2  # the third restart of an afternoon never helped
     budget_24h: int = 3  # 35 restarts in a loop leaked unified memory until the power button
     alert_after_s: float = 900.0  # doubt that lasts a quarter of an hour is a person's
@@ -87,6 +87,8 @@ _MAY_BE_ZERO = (
     "slow_share",
     "low_power_share",
 )
+#: Of a server of several nodes, whose load takes twice as long: for cooldown_s where nobody says otherwise.
+COOLDOWN_OF_RANKS_S = 5400.0
 NAMES = tuple(field.name for field in fields(Settings))
 MOST = 10 * 365 * 86_400.0
 
@@ -103,7 +105,9 @@ def _fault(name: str, value: Any) -> str | None:
     if name in _WHOLE and value != int(value):
         return f"{value!r} is not a whole number"
     least = 0 if name in _MAY_BE_ZERO else 1e-6
-    if not least <= value <= MOST:
+    if value > MOST:
+        return f"{value!r} must be at most {MOST:.0f}"
+    if value < least:
         return f"{value!r} must be {'at least' if name in _MAY_BE_ZERO else 'more than'} 0"
     return None
 
@@ -115,6 +119,12 @@ def with_values(settings: Settings, values: Mapping[str, Any], where: str) -> Se
         raise ConfigError(faults)
     chosen: dict[str, Any] = {str(k): int(v) if k in _WHOLE else v for k, v in values.items()}
     return replace(settings, **chosen)
+
+
+def given(settings: Settings) -> dict[str, Any]:
+    """The values that are not the defaults, by name: what a trace's header must say for its replay to be exact."""
+    usual = Settings()
+    return {name: value for name in NAMES if (value := getattr(settings, name)) != getattr(usual, name)}
 
 
 def from_text(assignment: str) -> tuple[str, Any]:

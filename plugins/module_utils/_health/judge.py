@@ -371,10 +371,11 @@ def _readings(track: Track, observation: Observation, limits: Limits) -> Verdict
             return Verdict(
                 State.IDLE, "stale gauges: it answered a probe though they say work", "stale_gauges", engines=engines
             )
-        if not track.moved and engine.first:
+        if engine.first and not any(e.moved and e.signs != ("probe",) for e in track.engines.values()):
+            answered = "; it answered the probe" if observation.probe == "ok" else ""
             return Verdict(
                 State.BUSY,
-                f"first reading: {_work_words(engine)}, nothing to compare with yet"
+                f"first reading: {_work_words(engine)}, nothing to compare with yet{answered}"
                 f"{_last_step_words(label, observation, 0.0)}",
                 "first_reading",
                 silence_s=0.0,

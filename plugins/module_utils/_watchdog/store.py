@@ -147,7 +147,9 @@ class Store:
         except (OSError, ValueError) as error:
             broken = True
             reason = error.strerror if isinstance(error, OSError) else "it is not whole"
-            self.notes.append(f"{path}: cannot be read ({reason}); set aside, and its acts are taken from the journal")
+            self.notes.append(
+                f"{path}: cannot be read ({reason}); set aside, and its acts and maintenance are taken from the journal"
+            )
             if mend:
                 with contextlib.suppress(OSError):
                     path.replace(path.with_suffix(".broken"))
@@ -185,6 +187,7 @@ class Store:
         latched = None
         transaction: Transaction | None = None
         anchor = None
+        maintenance: Maintenance | None = None
         for row in self.journal(name):
             if row.get("event") == "decided" and isinstance(row.get("t"), (int, float)):
                 acts.append(
@@ -195,6 +198,12 @@ class Store:
                         None,
                         bool(row.get("counts", True)),
                     )
+                )
+            if row.get("event") == "maintenance":
+                until = row.get("until")
+                begun = isinstance(until, (int, float)) and not isinstance(until, bool)
+                maintenance = (
+                    Maintenance(float(until), str(row.get("reason")), str(row.get("by"))) if begun and until else None
                 )
             if row.get("event") == "latched":
                 latched = str(row.get("reason"))
@@ -208,9 +217,9 @@ class Store:
                     transaction = None
                 if isinstance(row.get("anchor"), dict):
                     anchor = decode(Anchor, row["anchor"])
-        if not broken and not acts and latched is None:
+        if not broken and not acts and latched is None and maintenance is None:
             return ServerState(name)
-        return ServerState(name, Memory(acts=tuple(acts), latched=latched), anchor, transaction)
+        return ServerState(name, Memory(acts=tuple(acts), latched=latched), anchor, transaction, maintenance)
 
     def save(self, state: ServerState) -> None:
         """Writes the state whole. Raises CannotRecord."""
@@ -262,10 +271,11 @@ class Store:
     # traces
 
     def trace(self, name: str, header: str, line: str) -> None:
-        """Appends one observation. A trace is evidence, not memory: a full disk loses it without stopping anything."""
+        """Appends one observation; under another policy, or when it is long, in a new file. A trace is evidence, not
+        memory: a full disk loses it without stopping anything."""
         path = self.folder / "traces" / f"{name}.jsonl"
         with contextlib.suppress(OSError):
-            if path.exists() and path.stat().st_size > TRACE_BYTES:
+            if path.exists() and (path.stat().st_size > TRACE_BYTES or not _same_settings(path, header)):
                 path.replace(path.with_suffix(".1.jsonl"))
             fresh = not path.exists() or path.stat().st_size == 0
             with path.open("a", encoding="utf-8") as file:
@@ -292,6 +302,16 @@ class Store:
             yield True
         finally:
             os.close(file)
+
+
+def _same_settings(path: Path, header: str) -> bool:
+    """A trace's header says what its replay needs, so one trace has one policy."""
+    try:
+        with path.open("rb") as file:
+            there = json.loads(file.readline())
+        return bool(there["settings"] == json.loads(header)["settings"])
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def _ends_with_newline(path: Path) -> bool:

@@ -14,7 +14,7 @@ from .._busy import store as busy_store
 from .._core import urls
 from .._core.keys import read_key
 from .._core.servers import RankSpec, Server
-from .._core.settings import Settings
+from .._core.settings import COOLDOWN_OF_RANKS_S, Settings, given
 from .._health import proc
 from .._health.engines import engine_named
 from .._health.observation import Lease, Observation, to_json
@@ -65,6 +65,14 @@ def settings_of(settings: Settings, server: Server) -> Settings:
     return replace(
         settings,
         patience_s=server.patience_s if server.patience_s is not None else settings.patience_s,
+        # whoever gives a server a shorter patience means it with a heartbeat too
+        patience_heartbeat_s=min(
+            settings.patience_heartbeat_s,
+            server.patience_s if server.patience_s is not None else settings.patience_heartbeat_s,
+        ),
+        cooldown_s=COOLDOWN_OF_RANKS_S
+        if server.ranks and settings.cooldown_s == Settings.cooldown_s
+        else settings.cooldown_s,
         start_ceiling_s=max(server.start_ceiling_s, settings.start_ceiling_s)
         if server.ranks
         else (server.start_ceiling_s if server.start_ceiling_s != Server.start_ceiling_s else settings.start_ceiling_s),
@@ -202,7 +210,8 @@ class Watched:
 
     def trace(self, observation: Observation) -> None:
         header = trace.header_line(
-            {"name": self.server.name, "engine": observation.engine, "url": urls.redacted(self.server.url)}, {}
+            {"name": self.server.name, "engine": observation.engine, "url": urls.redacted(self.server.url)},
+            given(self.settings),
         )
         self.store.trace(self.server.name, header, json.dumps(to_json(observation)))
 

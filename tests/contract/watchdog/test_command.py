@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""llm-watchdog as people call it: what it says of names, times and files that are wrong, and what outlives a broken file."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.contract.watchdog.bed import Bed
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def bed(tmp_path):
+    made = Bed(tmp_path)
+    yield made
+    made.end()
+
+
+def memory_of(bed):
+    return bed.folder / "state/memory/qwen.json"
+
+
+@pytest.mark.parametrize("broken", ["cut off", "gone", "no JSON"])
+def test_maintenance_outlives_the_memory_file(bed, broken):
+    bed.start()
+    bed.watchdog("maintenance", "qwen", "--for", "2h", "--reason", "disk swap")
+    bed.watchdog("run")
+    if broken == "gone":
+        memory_of(bed).unlink()
+    else:
+        memory_of(bed).write_text(memory_of(bed).read_text()[:500] if broken == "cut off" else "{")
+    bed.freeze()
+    for _ in range(8):
+        bed.watchdog("run")
+    assert bed.state()["maintenance"]["reason"] == "disk swap"
+    assert bed.journal("decided") == []
+    bed.watchdog("maintenance", "qwen", "--end")
+    memory_of(bed).unlink()
+    bed.watchdog("run")
+    assert bed.state()["maintenance"] is None
+
+
+def test_a_broken_memory_is_said_by_who_only_looks_and_set_aside_by_the_run(bed):
+    bed.start()
+    bed.watchdog("run")
+    memory_of(bed).write_text("{")
+    for words in (("status",), ("explain", "qwen")):
+        done = bed.watchdog(*words)
+        assert f"{memory_of(bed)}: cannot be read (it is not whole)" in done.stderr
+        assert memory_of(bed).read_text() == "{"
+    done = bed.watchdog("run")
+    assert done.stderr.count("cannot be read (it is not whole)") == 1
+    assert memory_of(bed).with_suffix(".broken").exists()
+
+
+def test_a_recorded_trace_replays_to_what_was_done(bed):
+    bed.start()
+    bed.freeze()
+    bed.until_settled()
+    path = bed.folder / "state/traces/qwen.jsonl"
+    assert json.loads(path.read_text().splitlines()[0])["settings"]["patience_s"] == 1.0
+    rows = [json.loads(line) for line in bed.watchdog("replay", str(path)).stdout.splitlines()]
+    assert rows[-1]["summary"]["restarts"] == 1
+    decided = bed.journal("decided")[0]["t"]
+    assert abs(rows[-1]["summary"]["first_restart_t"] - decided) < 1.0
+    # under another policy a trace of its own
+    bed.describe(settings={"patience_s": 7.0})
+    bed.watchdog("run")
+    assert json.loads(path.read_text().splitlines()[0])["settings"]["patience_s"] == 7.0
+    assert path.with_suffix(".1.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("maintenance", "qwen", "--for", "3000000d"), "--for: '3000000d' is too long; at most 3650d"),
+        (("history", "nope"), "nope: is not described in"),
+        (("bundle", "nope"), "nope: is not described in"),
+        (("lock", "qwen"), "lock: a command is needed after --"),
+        (("lock", "qwen", "--nonsense", "--", "true"), "unrecognized arguments: --nonsense"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_is_wrong_is_said_and_nothing_done(bed, words, said):
+    done = bed.watchdog(*words, check=False)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert bed.journal() == []
+
+
+def test_every_fault_of_the_description_is_named_at_once(bed):
+    described = json.loads(bed.config.read_text())
+    described["llm_servers"][0]["colour"] = "red"
+    described["settings"] = {"patience": 3, "cooldown_s": -1}
+    bed.config.write_text(json.dumps(described))
+    done = bed.watchdog("run", check=False)
+    assert done.returncode == 3
+    for fault in ("colour", "settings.patience: is not a setting", "settings.cooldown_s: -1 must be at least 0"):
+        assert fault in done.stderr
+
+
+def test_options_of_lock_may_stand_behind_the_name(bed):
+    bare = bed.watchdog("lock", "qwen", "--", "echo", "--", "x")
+    assert bare.stdout == "-- x\n"
+    where = ("--config", str(bed.config), "--state-dir", str(bed.folder / "state"))
+    done = bed.watchdog("lock", "qwen", *where, "--", "echo", "held")
+    assert done.stdout == "held\n"
