@@ -191,7 +191,9 @@ class Channels:
         name = endpoint.server_name or host  # found under that name: speak to it by it
         shown = f"[{name}]" if ":" in name else name
         head = f"POST {parts.path}{path} HTTP/1.1\r\nHost: {shown}:{port}\r\n"
-        head += "Content-Type: application/json\r\nAccept: application/json\r\n"
+        head += "Content-Type: application/json\r\n"
+        if "accept" not in {key.lower() for key, dummy in self._request.headers}:
+            head += "Accept: application/json\r\n"
         head += "".join(f"{key}: {value}\r\n" for key, value in self._request.headers)
         target = _Target(
             host=endpoint.address or host,

@@ -455,10 +455,13 @@ class _Reader:
                 )
                 continue
             paths[part] = text
+        headers = self.headers(value.get("headers"))
+        if value.get("token_file") is not None and "authorization" in {name.lower() for name, dummy in headers}:
+            self.say("request.headers.Authorization", "request.token_file makes this header; leave one of them out")
         return Request(
             path=paths["path"] or Request.path,
             unchecked_path=paths["unchecked_path"],
-            headers=self.headers(value.get("headers")),
+            headers=headers,
             token_file=self.path("request.token_file", value.get("token_file")),
             ca_file=self.path("request.ca_file", value.get("ca_file")),
         )
@@ -469,13 +472,15 @@ class _Reader:
         if not isinstance(value, dict):
             self.say("request.headers", f"a mapping of header to value is needed, not {_kind(value)}")
             return ()
-        headers = []
+        headers: list[tuple[str, str]] = []
         for name, content in value.items():
             key = f"request.headers.{name}"
             if not isinstance(name, str) or not _HEADER_NAME.match(name):
                 self.say("request.headers", f"{shown(name)} is not a header name")
             elif name.lower() in _OWN_HEADERS:
                 self.say(key, "the gate sets this header itself; leave it out")
+            elif name.lower() in {given.lower() for given, dummy in headers}:
+                self.say(key, "is there twice, in other letters; leave one out")
             elif isinstance(content, bool) or not isinstance(content, (str, int, float)):
                 self.say(key, f"a text is needed, not {_kind(content)}")  # the value may be a secret: never shown
             elif not str(content).isascii() or not str(content).isprintable():

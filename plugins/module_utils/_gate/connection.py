@@ -142,7 +142,7 @@ def read_answer_bytes(received: bytes, ended: bool) -> tuple[int, bytes, bool] |
     length = headers.get(b"content-length")
     if length is None:
         return (status, rest, False) if ended else None
-    if not length.isdigit() or int(length) > MAX_ANSWER_BYTES:
+    if not length.isdigit() or len(length.lstrip(b"0")) > 12 or int(length) > MAX_ANSWER_BYTES:
         raise NotHttp(
             f"the answer is longer than {MAX_ANSWER_BYTES} bytes" if length.isdigit() else "a bad Content-Length"
         )

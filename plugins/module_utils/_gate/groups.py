@@ -11,6 +11,8 @@ the lint of a configuration file.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,6 +47,7 @@ class Routing:
     routing_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     team_groups: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)  # (team, public name)
     fallbacks: tuple[tuple[str, tuple[str, ...]], ...] = ()  # key ("*": any) -> targets
+    leads_to: Mapping[str, frozenset[str]] = field(default_factory=dict)  # an auto-router's groups, and silent_model's
 
     def names_for(
         self, requested: str, own_aliases: Sequence[Mapping[str, Any]] = (), team: str | None = None
@@ -65,6 +68,7 @@ class Routing:
             waiting += sorted(self.aliases.get(name, ()))
             waiting += [target for table in own_aliases if (target := alias_target(table.get(name)))]
             waiting += self.routing_groups.get(name, ())
+            waiting += sorted(self.leads_to.get(name, ()))
             if team is not None:
                 waiting += sorted(self.team_groups.get((team, name), ()))
             if name in self.ids:
@@ -77,7 +81,7 @@ class Routing:
 
     def _through_wildcard(self, name: str) -> list[str]:
         for group, pattern, upstreams in self.wildcards:
-            match = pattern.fullmatch(name)
+            match = pattern.match(name)  # as LiteLLM does: what follows the last fixed part is no hindrance
             if match is None:
                 continue
             names = [group]
@@ -87,7 +91,12 @@ class Routing:
                     reached = reached.replace("*", part, 1)
                 names += sorted(self.upstreams.get(reached, ()))
             return names
-        return []
+        # LiteLLM tries once more with the provider that it infers from the name; which one, only it knows
+        return [
+            group
+            for group, pattern, dummy in self.wildcards
+            if "/" in group and "*" not in (provider := group.split("/", 1)[0]) and pattern.match(f"{provider}/{name}")
+        ]
 
     def fallbacks_of(self, names: Iterable[str]) -> list[str]:
         """The groups that may serve instead, fallbacks of fallbacks included; without the names themselves."""
@@ -113,13 +122,28 @@ class Routing:
             or name in self.aliases
             or name in self.routing_groups
             or any(public == name for dummy, public in self.team_groups)
-            or any(pattern.fullmatch(name) for dummy, pattern, dummy2 in self.wildcards)
+            or any(pattern.match(name) for dummy, pattern, dummy2 in self.wildcards)
         )
+
+    def serves_any(self, pattern: re.Pattern[str]) -> bool:
+        """Whether anything that answers matches; with wildcard groups nobody can tell what they answer to."""
+        names = (*self.groups, *self.aliases, *self.routing_groups, *(public for dummy, public in self.team_groups))
+        return bool(self.wildcards) or any(pattern.fullmatch(name) for name in names)
 
 
 def capped_among(names: Iterable[str], capped: Capped) -> list[str]:
     """The names that are capped, in the order given."""
     return [name for name in names if name in capped]
+
+
+def asked_about(names: Iterable[str], capped: Capped) -> list[str]:
+    """The capped names that the API is asked about: a wildcard group not beside a name that it stands for."""
+    found = capped_among(names, capped)
+    return [
+        name
+        for name in found
+        if "*" not in name or not any(other != name and _pattern(name).fullmatch(other) for other in found)
+    ]
 
 
 class Kind(StrEnum):
@@ -144,7 +168,7 @@ def find_bypasses(routing: Routing, capped: Capped) -> list[Finding]:
     """Everything in a configuration that would slip past the capped list."""
     findings = []
     for name in capped.names:
-        if "*" not in name and not routing.serves(name):
+        if not (routing.serves_any(_pattern(name)) if "*" in name else routing.serves(name)):
             findings.append(
                 Finding(
                     Kind.UNSERVED,
@@ -153,7 +177,8 @@ def find_bypasses(routing: Routing, capped: Capped) -> list[Finding]:
                     refused=True,
                 )
             )
-    for name in sorted({*routing.groups, *routing.aliases, *routing.routing_groups}):
+    falling = {key for key, dummy in routing.fallbacks if key != "*"}  # a name that a wildcard serves is no group's
+    for name in sorted({*routing.groups, *routing.aliases, *routing.routing_groups, *falling}):
         own = routing.names_for(name)
         own_capped = capped_among(own, capped)
         for target in capped_among(routing.fallbacks_of(own), capped):
@@ -202,6 +227,8 @@ def make_routing(
     groups: dict[str, set[str]] = {}
     ids: dict[str, str] = {}
     teams: dict[tuple[str, str], set[str]] = {}
+    leads_to: dict[str, set[str]] = {}
+    unread: set[str] = set()
     for deployment in model_list:
         if not isinstance(deployment, Mapping):
             continue
@@ -213,6 +240,10 @@ def make_routing(
         groups.setdefault(name, set())
         if isinstance(upstream, str):
             groups[name].add(upstream)
+        if isinstance(params, Mapping):
+            leads_to.setdefault(name, set()).update(_led_to(params))
+            if isinstance(params.get("auto_router_config_path"), str):
+                unread.add(name)
         if isinstance(info, Mapping):
             if isinstance(info.get("id"), str):
                 ids[info["id"]] = name
@@ -229,7 +260,9 @@ def make_routing(
             target = alias_target(item)
             if isinstance(alias, str) and target:
                 merged.setdefault(alias, set()).add(target)
-    wild = sorted((name for name in groups if "*" in name), key=lambda name: (len(name), name.count("*")), reverse=True)
+    for name in unread:  # its file is LiteLLM's to read: it may lead anywhere
+        leads_to[name].update(other for other in groups if other != name)
+    wild = sorted((name for name in groups if "*" in name), key=_specificity, reverse=True)
     return Routing(
         groups={name: frozenset(models) for name, models in groups.items()},
         ids=ids,
@@ -239,7 +272,35 @@ def make_routing(
         routing_groups=_routing_groups(routing_groups),
         team_groups={key: frozenset(names) for key, names in teams.items()},
         fallbacks=read_fallbacks([*fallbacks, default_fallbacks]),
+        # whatever text an auto-router's settings hold: only that of a group is one
+        leads_to={
+            name: frozenset(target for target in targets if target in groups or target in merged)
+            for name, targets in leads_to.items()
+            if targets
+        },
     )
+
+
+def _led_to(params: Mapping[str, Any]) -> set[str]:
+    """Texts of a deployment's settings that may name the group that serves instead, or too."""
+    found: set[str] = set()
+    waiting = [
+        value
+        for key, value in params.items()
+        if isinstance(key, str) and (key == "silent_model" or key.startswith(("auto_router_", "complexity_router_")))
+    ]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            found.add(value)
+            if value.lstrip().startswith("{"):
+                with contextlib.suppress(ValueError, RecursionError):
+                    waiting.append(json.loads(value))
+        elif isinstance(value, Mapping):
+            waiting += [*value.keys(), *value.values()]
+        elif isinstance(value, (list, tuple)):
+            waiting += value
+    return found
 
 
 def routing_of_config(document: Mapping[str, Any]) -> Routing:
@@ -298,5 +359,15 @@ def _routing_groups(value: Any) -> dict[str, tuple[str, ...]]:
     return found
 
 
+def _expression(name: str) -> str:
+    return re.escape(name).replace(r"\*", "(.*)")
+
+
 def _pattern(name: str) -> re.Pattern[str]:
-    return re.compile(re.escape(name).replace(r"\*", "(.*)"), re.DOTALL)
+    return re.compile(_expression(name), re.DOTALL)
+
+
+def _specificity(name: str) -> tuple[int, int]:
+    """LiteLLM's order of wildcards: the longest expression first, escapes counted."""
+    expression = _expression(name)
+    return len(expression), sum(expression.count(sign) for sign in "*+?\\^$|()")

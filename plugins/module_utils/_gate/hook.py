@@ -23,7 +23,7 @@ from typing import Any
 from .config import DEFAULT_CONFIG_FILE, GateConfig, load_config
 from .errors import ConfigError
 from .gate import Gate
-from .groups import Capped, Kind, Routing, capped_among, find_bypasses, make_routing, read_fallbacks
+from .groups import Capped, Kind, Routing, asked_about, capped_among, find_bypasses, make_routing, read_fallbacks
 from .journal import Journal, Unchecked
 from .metrics import Bypass, GateMetrics
 from .outcome import Checked, Outcome
@@ -276,7 +276,7 @@ class HookCore:
         if isinstance(override.get("model_group_alias"), Mapping):
             tables.append(override["model_group_alias"])
         names = routing.names_for(requested, tables, caller.team)
-        plan = _Plan(direct=capped_among(names, self._capped))
+        plan = _Plan(direct=asked_about(names, self._capped))
         asked_for = [data.get(key) for key in _FALLBACK_KEYS] + [override.get(key) for key in _FALLBACK_KEYS]
         for dummy, targets in read_fallbacks(asked_for):
             for target in targets:

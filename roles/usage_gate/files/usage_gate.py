@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -38,11 +39,11 @@ if not _LOG.handlers and not logging.getLogger().handlers:
     _LOG.setLevel(logging.INFO)
 
 try:
-    from ansible_collections.gb10.serving.plugins.module_utils._gate import hook, releases, retry_after
+    from ansible_collections.gb10.serving.plugins.module_utils._gate import hook, passthrough, releases, retry_after
 except ImportError as _error:
     # Not served at all would be worse than unchecked; monitoring sees that {prefix}_active is absent.
     _LOG.error("usage gate: NOT ACTIVE, nothing is checked: %s; run the role usage_gate again", _error)
-    hook = releases = retry_after = None  # type: ignore[assignment]
+    hook = passthrough = releases = retry_after = None  # type: ignore[assignment]
 
 # The one thing that stops the proxy: running on would hand out every key.
 _REASON = releases and releases.compromised(version("litellm"), [Path(litellm.__file__).parents[1]])
@@ -71,12 +72,14 @@ class UsageGate(CustomLogger):
         if self.core:
             self.core.start()
             retry_after.wrap(_app())
+            passthrough.guard(litellm.Router, _live().router, self._before_passthrough)
 
     async def async_pre_call_hook(
         self, user_api_key_dict: Any, cache: Any, data: dict[str, Any], call_type: str
     ) -> None:
         if not self.core:
             return
+        passthrough.note_asked()
         tables = (getattr(user_api_key_dict, name, None) for name in ("aliases", "team_model_aliases"))
         caller = hook.Caller(
             key=getattr(user_api_key_dict, "token", None) or getattr(user_api_key_dict, "api_key", None),
@@ -84,6 +87,20 @@ class UsageGate(CustomLogger):
             team=getattr(user_api_key_dict, "team_id", None),
             aliases=tuple(table for table in tables if isinstance(table, dict)),
         )
+        await self._ask(caller, data)
+
+    async def _before_passthrough(self, model: str, metadata: Mapping[str, Any]) -> None:
+        aliases = metadata.get("user_api_key_auth")
+        tables = (getattr(aliases, name, None) for name in ("aliases", "team_model_aliases"))
+        caller = hook.Caller(
+            key=metadata.get("user_api_key_hash") or metadata.get("user_api_key"),
+            user=metadata.get("user_api_key_user_id"),
+            team=metadata.get("user_api_key_team_id"),
+            aliases=tuple(table for table in tables if isinstance(table, dict)),
+        )
+        await self._ask(caller, {"model": model, "litellm_call_id": metadata.get("litellm_call_id")})
+
+    async def _ask(self, caller: hook.Caller, data: dict[str, Any]) -> None:
         refusal = await self.core.before(caller, data)
         if refusal is not None:
             retry_after.note(refusal.retry_after_s)

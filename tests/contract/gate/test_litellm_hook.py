@@ -15,6 +15,7 @@ from tests.contract.gate.servers import NO, YES, Api, free_port
 #: One run is enough: LiteLLM brings its own Python and libraries.
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 MESSAGES = [{"role": "user", "content": "a secret prompt"}]
+CAPPED = ("glm5.2", "deepseek", "vglm", "azglm")
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +33,10 @@ def verdicts():
         yield servers
 
 
+def upstream(model: str, url: str) -> dict:
+    return {"model": model, "api_base": url, "api_key": "none"}
+
+
 def litellm_config(backend: Backend) -> dict:
     return {
         "model_list": [
@@ -43,6 +48,11 @@ def litellm_config(backend: Backend) -> dict:
                 "model_name_team-2_x", "team-up", backend.url, team_id="team-2", team_public_model_name="our-glm"
             ),
             deployment("wild/*", "*", backend.url),
+            {**deployment("vglm", "x", backend.url), "litellm_params": upstream("hosted_vllm/vglm-up", backend.url)},
+            {
+                **deployment("azglm", "x", backend.url),
+                "litellm_params": {**upstream("azure/azglm-up", backend.url), "api_version": "2024-10-21"},
+            },
         ],
         "router_settings": {
             "model_group_alias": {"router-alias": "glm5.2"},
@@ -63,7 +73,7 @@ def litellm_config(backend: Backend) -> dict:
 def one_proxy(backend, verdicts, tmp_path_factory):
     """Gives the proxy of all these tests. LiteLLM 1.108.4 was seen to crash on Python 3.11.7, after a `ContextVar.reset` in
     its own `_internal_context` that found no value: the test that met it fails, the next ones get another proxy."""
-    gate = {"endpoints": {"static": verdicts.urls}, "capped_models": ["glm5.2", "deepseek", "nobody-serves-this"]}
+    gate = {"endpoints": {"static": verdicts.urls}, "capped_models": [*CAPPED, "nobody-serves-this"]}
     started: list[Proxy] = []
 
     def alive() -> Proxy:
@@ -121,6 +131,31 @@ def test_a_capped_key_is_refused_on_every_route(proxy, backend, path, body):
     assert refused.headers["retry-after"] == "3600"
     assert "monthly cap reached" in refused.text
     assert backend.hits["glm-up"] == before, "nothing was spent"
+
+
+#: LiteLLM asks no hook on these; (path, model, body).
+PASSED_THROUGH = [
+    ("/vllm/v1/chat/completions", "vglm", {"messages": MESSAGES}),
+    ("/vllm/v1/chat/completions", "vglm", {"messages": MESSAGES, "stream": True}),
+    ("/vllm/v1/embeddings", "vglm", {"input": "x"}),
+    ("/azure/v1/chat/completions", "azglm", {"messages": MESSAGES}),
+    ("/azure/openai/deployments/azglm/chat/completions", "azglm", {"messages": MESSAGES}),
+]
+
+
+@pytest.mark.parametrize(("path", "model", "body"), PASSED_THROUGH)
+def test_a_capped_key_is_refused_where_litellm_asks_no_hook(proxy, backend, path, model, body):
+    before, checked = backend.hits.total(), proxy.metrics()
+    refused = send(proxy, path, body, model, "sk-denied")
+    assert refused.status_code == 429, refused.text
+    assert refused.headers["retry-after"] == "3600"
+    assert backend.hits.total() == before, "nothing was spent"
+    served = send(proxy, path, body, model, "sk-allowed")
+    assert served.status_code == 200, served.text
+    assert backend.hits.total() == before + 1
+    for outcome in ("allowed", "denied"):
+        name = f'usage_gate_checks_total{{outcome="{outcome}"}}'
+        assert proxy.metrics()[name] == checked[name] + 1, "asked once"
 
 
 #: Routes on which this backend can give a right answer.
@@ -221,7 +256,7 @@ def test_labels_exist_from_the_start_and_the_self_check_speaks(proxy):
         assert f"usage_gate_{name}" in series
     eventually(lambda: proxy.metrics()['usage_gate_endpoints{state="ready"}'] == 3)
     assert series["usage_gate_active"] == 1
-    eventually(lambda: "usage gate active: 3 capped models, 3 endpoints" in proxy.text())
+    eventually(lambda: "usage gate active: 5 capped models, 3 endpoints" in proxy.text())
 
 
 def test_keys_are_only_ever_hashed_and_prompts_are_not_read(proxy, verdicts):

@@ -184,6 +184,11 @@ BAD = [
     (with_("request.path", "v1"), ["request.path: a path that begins with /"]),
     (with_("request.path", None), ["request.path: a path that begins with /"]),
     (with_("request.unchecked_path", 3), ["request.unchecked_path"]),
+    (with_("request.headers", {"X-A": "1", "x-a": "2"}), ["request.headers.x-a: is there twice, in other letters"]),
+    (
+        with_("request", {"headers": {"authorization": "Basic x"}, "token_file": "/t"}),
+        ["request.headers.Authorization: request.token_file makes this header"],
+    ),
     (with_("request.headers", {"X Y": "1"}), ["request.headers: 'X Y' is not a header name"]),
     (with_("request.headers", {"Host": "a"}), ["request.headers.Host: the gate sets this"]),
     (with_("request.headers", {"X-A": "a\r\nb: c"}), ["request.headers.X-A: the value has characters"]),

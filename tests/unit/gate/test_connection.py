@@ -58,6 +58,7 @@ def test_an_answer_without_a_length_ends_with_the_connection():
     [
         b"SSH-2.0-OpenSSH\r\n",
         b"HTTP/2 200\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5_000 + b"\r\n\r\n{}",
         b"HTTP/1.1 2000 OK\r\n\r\n",
         b"HTTP/1.1 OK\r\n\r\n",
         b"\x16\x03\x01",
