@@ -22,6 +22,34 @@ and `memory_needed_gib` go before them. Times in seconds, sizes in GiB, shares f
 """
 
 
+SERVERS = ROOT / "plugins/module_utils/_core/servers.py"
+SERVER_HEAD = """
+## What is said of one server
+
+An entry of `llm_servers`. Beside that list `servers.yml` has `settings` and `notify_command`, a program and its arguments as a list
+(`watchdog_notify_command` in the inventory): it is run for what a person should know, with JSON on its standard input.
+
+| key | default | what for |
+|---|---|---|
+"""
+SHOWN = {"None": "null", "()": "[]", "START_CEILING_S": "1800", "False": "false"}
+
+
+def server_rows() -> str:
+    """The rows for the keys of a server."""
+    text = SERVERS.read_text(encoding="utf-8")
+    body = text[text.index("class Server:") : text.index("class _Faults")]
+    rows = re.findall(r"^    (\w+): ([^=#\n]+?)(?: = ([^#\n]+?))?  # (.*)$", body, re.MULTILINE)
+    if len(rows) < 15:
+        raise SystemExit("make_settings: the keys of a server could not be found in their source")
+    out = ""
+    for name, dummy, default, why in rows:
+        shown = SHOWN.get(default, default.strip('"')) or "must be given"
+        why = re.sub(r"([\w-]+\.md)", r"[\1](\1)", why)
+        out += f"| `{name}` | {shown} | {why} |\n"
+    return out
+
+
 def page() -> str:
     """The page's text."""
     text = SOURCE.read_text(encoding="utf-8")
@@ -29,7 +57,12 @@ def page() -> str:
     rows = re.findall(r"^    (\w+): [^=]+ = ([^#\n]+?)(?:\s+# (.*))?$", body, re.MULTILINE)
     if len(rows) < 20:
         raise SystemExit("make_settings: the settings could not be found in their source")
-    return HEAD + "".join(f"| `{name}` | {default.strip()} | {why or ''} |\n" for name, default, why in rows)
+    return (
+        HEAD
+        + "".join(f"| `{name}` | {default.strip()} | {why or ''} |\n" for name, default, why in rows)
+        + SERVER_HEAD
+        + server_rows()
+    )
 
 
 def main() -> int:

@@ -6,11 +6,16 @@ from __future__ import annotations
 import importlib
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+from ansible.module_utils.common.respawn import has_respawned, respawn_module
 
 from ._core.errors import ConfigError
+
+#: Where the role health_check puts the libraries with `health_check_method: venv`.
+VENV_PYTHON = Path("/opt/gb10-serving/venv/bin/python")
 
 
 def run_module(
@@ -30,6 +35,8 @@ def run_module(
         try:
             importlib.import_module(library)
         except ImportError:
+            if VENV_PYTHON.exists() and not has_respawned():
+                respawn_module(str(VENV_PYTHON))
             module.fail_json(msg=missing_required_lib(library), exception=traceback.format_exc())
     try:
         result = work(module)

@@ -80,7 +80,7 @@ def _work(module):
 
 
 def main():
-    run_module({"servers": {"type": "list", "elements": "dict", "required": True}}, _work, needs=("yaml", "httpx"))
+    run_module({"servers": {"type": "list", "elements": "dict", "required": True}}, _work)
 
 
 if __name__ == "__main__":

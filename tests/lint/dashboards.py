@@ -229,34 +229,42 @@ def fleet() -> dict[str, Any]:
             ),
             states("States", ALL, "{{server}} ({{instance}})", 10),
             numbers(
-                "Running", "Requests in execution.", "none", {"{{server}}": f"llm_server_requests_running{{{ALL}}}"}
+                "Running",
+                "Requests in execution.",
+                "none",
+                {"{{server}} ({{instance}})": f"llm_server_requests_running{{{ALL}}}"},
             ),
             numbers(
                 "Waiting",
                 "A long queue is busy, not sick.",
                 "none",
-                {"{{server}}": f"llm_server_requests_waiting{{{ALL}}}"},
+                {"{{server}} ({{instance}})": f"llm_server_requests_waiting{{{ALL}}}"},
             ),
             numbers(
                 "Generated tokens a second",
                 "Between the last two looks.",
                 "none",
-                {"{{server}}": f"llm_server_generated_tokens_per_second{{{ALL}}}"},
+                {"{{server}} ({{instance}})": f"llm_server_generated_tokens_per_second{{{ALL}}}"},
             ),
             numbers(
                 "Silence, as a part of the patience",
                 "At 1 it is proven hung.",
                 "percentunit",
-                {"{{server}}": f"llm_server_silence_seconds{{{ALL}}} / llm_server_patience_seconds{{{ALL}}}"},
+                {
+                    "{{server}} ({{instance}})": f"llm_server_silence_seconds{{{ALL}}} / llm_server_patience_seconds{{{ALL}}}"
+                },
             ),
             numbers(
-                "Budget left", "0: nothing more is done.", "none", {"{{server}}": f"llm_watchdog_budget_left{{{ALL}}}"}
+                "Budget left",
+                "0: nothing more is done.",
+                "none",
+                {"{{server}} ({{instance}})": f"llm_watchdog_budget_left{{{ALL}}}"},
             ),
             numbers(
                 "Others that could restart it",
                 "By the last audit; must be 0.",
                 "none",
-                {"{{server}}": f"llm_watchdog_competing_restarters{{{ALL}}}"},
+                {"{{server}} ({{instance}})": f"llm_watchdog_competing_restarters{{{ALL}}}"},
             ),
         ],
     )
@@ -401,7 +409,7 @@ def gate() -> dict[str, Any]:
                 "Endpoints",
                 "As one worker sees them.",
                 "none",
-                {"{{state}}": "max by (state) (usage_gate_endpoints)"},
+                {"{{instance}}: {{state}}": "max by (instance, state) (usage_gate_endpoints)"},
             ),
             numbers(
                 "Second tries",

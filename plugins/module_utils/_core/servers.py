@@ -81,21 +81,21 @@ class RankSpec:
 class Server:
     """One server. Sizes in GiB, times in seconds. `restart` None: watched, never restarted."""
 
-    name: str
-    url: str
-    engine: str = "auto"
-    role: str = "auto"
-    lifecycle: str = "always"
-    restart: Restart | None = None
-    mode: str = "act"
-    group: str | None = None
-    api_key_file: str | None = None
-    probe: str = "auto"
-    memory_needed_gib: float | None = None
-    drop_caches: bool = False
-    start_ceiling_s: float = START_CEILING_S
-    patience_s: float | None = None
-    ranks: tuple[RankSpec, ...] = field(default=())
+    name: str  # how the watchdog's commands and metrics call it
+    url: str  # its own address, not a balancer's; a watched server is asked on its own host
+    engine: str = "auto"  # vllm, sglang, llamacpp and so on; auto: told by its pages
+    role: str = "auto"  # proxy: only /models is asked, and nothing is restarted
+    lifecycle: str = "always"  # on_demand: nothing listens is not loaded, and not dead
+    restart: Restart | None = None  # what restarts it (units-and-containers.md); null: watched, never restarted
+    mode: str = "act"  # observe: decide and record, touch nothing
+    group: str | None = None  # replicas of one model share one: not restarted while a sister is down
+    api_key_file: str | None = None  # of a server with --api-key: on its host, for root alone, put there before
+    probe: str = "auto"  # the kind of the one-token request for an idle server; never: none
+    memory_needed_gib: float | None = None  # a start waits for this much; judged only with the server stopped
+    drop_caches: bool = False  # on GB10 page cache counts against CUDA's free memory: drop it before the start
+    start_ceiling_s: float = START_CEILING_S  # its own longest load; 3600 with ranks
+    patience_s: float | None = None  # null: the policy's own
+    ranks: tuple[RankSpec, ...] = ()  # multi-node, head first (two-nodes.md); only the head's watchdog acts
 
 
 class _Faults:
