@@ -42,8 +42,10 @@ def patience(settings: Settings, memory: Memory, track: Track, label: str) -> Pa
     found = Patience(settings.patience_s, "patience_s")
     if engine.heartbeat_trusted:
         shown = max([memory.longest_step_s, *(p.seconds for p in _remembered(settings, memory, track.t))])
-        least = max(settings.patience_heartbeat_s, settings.heartbeat_step_factor * shown)
-        found = Patience(least, "patience_heartbeat_s")
+        least = settings.patience_heartbeat_s
+        if least == Settings.patience_heartbeat_s:
+            least = min(least, settings.patience_s)  # whoever gives a shorter patience means it with a heartbeat too
+        found = Patience(max(least, settings.heartbeat_step_factor * shown), "patience_heartbeat_s")
     elif (silence := witnessed(settings, memory, engine)) is not None and silence < found.seconds:
         found = Patience(silence, "patience_witness_s")
     if engine.stall_t is not None and label != WHOLE:

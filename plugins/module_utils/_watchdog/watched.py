@@ -65,11 +65,6 @@ def settings_of(settings: Settings, server: Server) -> Settings:
     return replace(
         settings,
         patience_s=server.patience_s if server.patience_s is not None else settings.patience_s,
-        # whoever gives a server a shorter patience means it with a heartbeat too
-        patience_heartbeat_s=min(
-            settings.patience_heartbeat_s,
-            server.patience_s if server.patience_s is not None else settings.patience_heartbeat_s,
-        ),
         cooldown_s=COOLDOWN_OF_RANKS_S
         if server.ranks and settings.cooldown_s == Settings.cooldown_s
         else settings.cooldown_s,

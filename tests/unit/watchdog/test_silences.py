@@ -48,7 +48,8 @@ def test_a_step_of_eighty_seconds_lengthens_the_patience_by_heartbeat():
 def test_a_patience_by_heartbeat_that_somebody_gives_is_used():
     looks = [beats(t, 5) for t in range(0, 1000, 20)]
     assert restarts(looks, Settings(patience_heartbeat_s=900.0)) == [900.0]
-    assert restarts(looks, Settings(patience_s=100.0)) == [180.0]
+    assert restarts(looks) == [180.0]
+    assert restarts(looks, Settings(patience_s=100.0)) == [100.0]
 
 
 def test_five_readings_are_of_the_silence_not_of_the_idle_time_before():
