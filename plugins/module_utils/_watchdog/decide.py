@@ -132,7 +132,8 @@ def _learn(settings: Settings, memory: Memory, before: Track | None, track: Trac
         or not track.ready
     )
     pauses = memory.pauses
-    tainted = frozenset(track.engines) if excused else frozenset(memory.excused)
+    # the whole too: while it loads no engine is known yet
+    tainted = frozenset((*track.engines, WHOLE)) if excused else frozenset(memory.excused)
     # a gap in our own runs was no pause of the server's
     seen_through = before is not None and observation.t - before.t <= settings.gap_void_s
     if before is not None and seen_through and track.moved and not track.new_process:
@@ -142,7 +143,10 @@ def _learn(settings: Settings, memory: Memory, before: Track | None, track: Trac
             if label not in tainted
         }
         longest = max(ended.values(), default=0.0)
-        if longest >= _least_pause(settings, track) and not _ended_badly(before, track, observation):
+        worth = longest >= settings.learned_least_s or any(
+            _long_step(settings, before.engines.get(label), before.t) for label, pause in ended.items() if pause > 0
+        )
+        if worth and not _ended_badly(before, track, observation):
             pauses = _kept((*pauses, Pause(observation.t, longest)))
     if not excused:
         tainted = frozenset() if fresh else frozenset(label for label in tainted if not _moved(track, label))
@@ -181,11 +185,11 @@ def _learn(settings: Settings, memory: Memory, before: Track | None, track: Trac
     )
 
 
-def _least_pause(settings: Settings, track: Track) -> float:
-    """The shortest pause that could lengthen a patience: by a true step counter every step of a quarter of it counts."""
-    if any(engine.heartbeat_trusted for engine in track.engines.values()):
-        return min(settings.learned_least_s, settings.patience_heartbeat_s / settings.heartbeat_step_factor)
-    return settings.learned_least_s
+def _long_step(settings: Settings, engine: EngineTrack | None, seen_t: float) -> bool:
+    """A step of a true step counter that lengthens the patience, by what of it was seen; what our own looks may have added
+    to it is left out."""
+    least = settings.patience_heartbeat_s / settings.heartbeat_step_factor
+    return engine is not None and engine.heartbeat_trusted and seen_t - engine.silent_since >= least
 
 
 def _kept(pauses: tuple[Pause, ...]) -> tuple[Pause, ...]:
@@ -197,9 +201,11 @@ def _kept(pauses: tuple[Pause, ...]) -> tuple[Pause, ...]:
 
 
 def _moved(track: Track, label: str) -> bool:
-    """Whether that engine moved; one that is not there any more leaves nothing to wait for."""
+    """Whether that engine moved; one that is not there any more leaves nothing to wait for, and the whole moves with any."""
     engine = track.engines.get(label)
-    return engine is None or engine.moved
+    if engine is None:
+        return label != WHOLE or track.moved
+    return engine.moved
 
 
 def _of_this_program(memory: Memory, observation: Observation) -> Memory:

@@ -45,6 +45,17 @@ def test_a_step_of_eighty_seconds_lengthens_the_patience_by_heartbeat():
     assert restarts(looks) == []
 
 
+def test_the_longest_step_of_a_start_is_not_the_engines_own():
+    """Autotuning takes 70 s once; what the page shows of it when the server is ready lengthens no patience."""
+    begun = Service("active", 0.0, True)
+    looks = [seen(t, metrics="refused", service=begun) for t in range(0, 201, 20)]
+    looks += [
+        seen(t, engine={"running": 1.0, "heartbeat": float(t), "longest_step_s": 70.0}, service=begun)
+        for t in range(220, 601, 20)
+    ]
+    assert walk(looks)[-1].memory.longest_step_s == 0.0
+
+
 def test_a_patience_by_heartbeat_that_somebody_gives_is_used():
     looks = [beats(t, 5) for t in range(0, 1000, 20)]
     assert restarts(looks, Settings(patience_heartbeat_s=900.0)) == [900.0]
