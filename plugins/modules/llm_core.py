@@ -90,7 +90,7 @@ def _work(module):
         raise ConfigError(["archive: is not base 64; use the lookup gb10.serving.core_archive"]) from None
     change = release.compared(folder, archive)
     if change.needed and not module.check_mode:
-        release.install(folder, archive)
+        change = release.install(folder, archive)
     diff = {"before": _listed(change.before, change.after), "after": _listed(change.after, change.before)}
     return {"changed": change.needed, "lib": str(lib), "diff": diff}
 

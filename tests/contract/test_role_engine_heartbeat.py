@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.geteuid() != 0, reason="th
 
 # Prints the unit file and its drop-ins as `systemctl cat` does, and notes what else it is asked for.
 SYSTEMCTL = """#!{python}
-import pathlib, sys
+import os, pathlib, sys
 units, said = pathlib.Path({units!r}), pathlib.Path({said!r})
 if "cat" in sys.argv:
     unit = units / sys.argv[-1]
@@ -32,7 +33,16 @@ if "cat" in sys.argv:
         print(f"# {{file}}\\n{{file.read_text()}}\\n")
 else:
     with said.open("a") as log:
-        print(*sys.argv[1:], file=log)
+        print(*[os.environ["XDG_RUNTIME_DIR"]] * ("--user" in sys.argv), *sys.argv[1:], file=log)
+"""
+GETENT = """#!{python}
+import sys
+known = {known!r}
+sys.exit(2) if sys.argv[-1] not in known else print(known[sys.argv[-1]])
+"""
+RUNUSER = """#!/bin/sh
+shift 3
+exec "$@"
 """
 PRINTS = """#!{python}
 print({text!r})
@@ -75,8 +85,15 @@ class Host:
     def docker(self, inspected: object) -> None:
         self._command("docker", PRINTS.format(python=sys.executable, text=json.dumps(inspected)))
 
-    def user(self, name: str, home: Path) -> None:
-        self._command("getent", PRINTS.format(python=sys.executable, text=f"{name}:x:0:0::{home}:/bin/sh"))
+    def users(self, homes: dict[str, Path]) -> None:
+        """Users of this machine, with homes of the test's own; to become one of them changes nothing."""
+        known = {
+            name: f"{name}:x:{at.pw_uid}:{at.pw_gid}::{home}:/bin/sh"
+            for name, home in homes.items()
+            for at in [pwd.getpwnam(name)]
+        }
+        self._command("getent", GETENT.format(python=sys.executable, known=known))
+        self._command("runuser", RUNUSER)
 
     def entry_points(self) -> str:
         """What a Python finds that has the folder on its path, as a server has."""
@@ -199,20 +216,27 @@ def test_what_a_unit_sets_already_is_kept(host: Host) -> None:
             assert lines(host.dropin(name)) == wanted, name
 
 
-def test_a_user_unit_has_its_drop_in_at_home(host: Host) -> None:
-    home = host.root / "home"
-    home.mkdir()
-    host.user("root", home)  # the one user a test may become
-    host.unit("vllm.service", PLAIN + "Environment=PYTHONPATH=/own\n")
-    outcome = host.run(units=[{"name": "vllm.service", "user": "root"}])
+def test_user_units_have_their_drop_ins_at_their_homes(host: Host) -> None:
+    homes = {name: host.root / name for name in ("root", "daemon")}
+    for home in homes.values():
+        home.mkdir()
+    host.users(homes)
+    units = [{"name": f"vllm-{name}.service", "user": name} for name in homes]
+    for unit in units:
+        host.unit(unit["name"], PLAIN + "Environment=PYTHONPATH=/own\n")
+    outcome = host.run(units=units)
     assert outcome.status == 0, outcome.text
-    dropin = home / ".config/systemd/user/vllm.service.d" / DROPIN
-    assert lines(dropin) == ["[Service]", f'Environment="PYTHONPATH={host.folder}:/own"']
-    assert host.systemctl_asked() == ["--user daemon-reload"]
-    gone = host.run(state="absent", units=[{"name": "vllm.service", "user": "root"}])
+    dropins = {name: home / f".config/systemd/user/vllm-{name}.service.d" / DROPIN for name, home in homes.items()}
+    for name, dropin in dropins.items():
+        assert lines(dropin) == ["[Service]", f'Environment="PYTHONPATH={host.folder}:/own"']
+        assert dropin.owner() == dropin.parents[2].owner() == name
+    runtimes = [f"/run/user/{pwd.getpwnam(name).pw_uid}" for name in homes]
+    assert host.systemctl_asked() == [f"{runtime} --user daemon-reload" for runtime in runtimes]
+    # one who is gone holds nobody up
+    gone = host.run(state="absent", units=[{"name": "vllm.service", "user": "left-long-ago"}, *units])
     assert gone.status == 0, gone.text
-    assert not dropin.parent.exists()
-    assert host.systemctl_asked() == ["--user daemon-reload"] * 2
+    assert not any(dropin.parent.exists() for dropin in dropins.values())
+    assert host.systemctl_asked() == [f"{runtime} --user daemon-reload" for runtime in runtimes] * 2
 
 
 def test_an_environment_file_that_would_win_is_named(host: Host) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import gzip
 import io
+import multiprocessing
+import os
 import subprocess
 import sys
 import tarfile
@@ -98,4 +100,66 @@ def test_a_folder_of_somebody_elses_is_not_touched(tmp_path):
 def test_taken_away_nothing_is_left(tmp_path):
     release.install(tmp_path, archive_of(a="1"))
     release.remove(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def _play(folder: Path, archive: bytes, gate, told) -> None:
+    gate.wait()
+    try:
+        told.put(release.install(folder, archive).needed)
+    except BaseException as error:
+        told.put(repr(error))
+
+
+def at_once(folder: Path, archives: list[bytes]) -> list[object]:
+    """What each of the plays that install at the same moment says: whether it changed anything, or how it failed."""
+    processes = multiprocessing.get_context("fork")
+    gate, told = processes.Barrier(len(archives)), processes.Queue()
+    plays = [processes.Process(target=_play, args=(folder, archive, gate, told)) for archive in archives]
+    for play in plays:
+        play.start()
+    said = [told.get(timeout=60) for play in plays]
+    for play in plays:
+        play.join()
+    return said
+
+
+# large enough for the plays to be at it at the same time
+SEVERAL = {f"pkg__m{n}.py": f"x = {n}\n" * 200 for n in range(30)}
+
+
+@pytest.mark.parametrize("round_", range(5))
+def test_plays_at_once_with_the_same_core_leave_it_whole_and_one_says_changed(tmp_path, round_):
+    archive = archive_of(**SEVERAL)
+    assert sorted(at_once(tmp_path, [archive] * 4), key=str) == [False, False, False, True]
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["lib", "releases"]
+    assert not release.compared(tmp_path, archive).needed
+    assert [one.name for one in (tmp_path / "releases").iterdir()] == [(tmp_path / "lib").readlink().name]
+
+
+@pytest.mark.parametrize("round_", range(5))
+def test_plays_at_once_with_different_cores_leave_one_of_them_whole(tmp_path, round_):
+    archives = [archive_of(**SEVERAL, which=str(n)) for n in range(2)]
+    assert set(at_once(tmp_path, archives * 2)) <= {True, False}
+    assert sorted(release.compared(tmp_path, archive).needed for archive in archives) == [False, True]
+    assert [one.name for one in (tmp_path / "releases").iterdir()] == [(tmp_path / "lib").readlink().name]
+
+
+def test_what_another_play_makes_is_left_and_what_a_killed_one_left_is_taken_away(tmp_path):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    for pid in (os.getppid(), gone.pid):
+        (tmp_path / "releases" / f".abc.{pid}.part").mkdir(parents=True)
+    release.install(tmp_path, archive_of(a="1"))
+    assert [one.name for one in (tmp_path / "releases").glob(".*")] == [f".abc.{os.getppid()}.part"]
+
+
+def test_a_play_that_holds_its_turn_for_ever_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(release, "TURN_S", 0.0)
+    with release._turn(tmp_path), pytest.raises(ConfigError, match=r"another play has held it .* fuser"):
+        release.install(tmp_path, archive_of(a="1"))
+
+
+def test_a_folder_that_is_not_there_is_taken_away_without_making_it(tmp_path):
+    release.remove(tmp_path / "none")
     assert list(tmp_path.iterdir()) == []

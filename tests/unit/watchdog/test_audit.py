@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -224,3 +226,17 @@ def test_containers():
     assert [(r.kind, r.competes) for r in rows] == [("docker", False), ("autoheal", True)]
     alone = list(container_rows(server, [inspected(policy="no", config={"Healthcheck": {"Test": ["CMD", "x"]}})]))
     assert [(r.kind, r.competes) for r in alone] == [("healthcheck", False)]
+
+
+def test_it_looks_on_a_host_that_has_none_of_the_libraries_yet():
+    # the site asks it before it installs anything
+    described = [{"name": "qwen", "url": "http://127.0.0.1:8000", "restart": {"systemd": "vllm-qwen.service"}}]
+    code = f"""
+import asyncio, sys
+sys.modules.update(dict.fromkeys(("httpx", "yaml", "prometheus_client")))
+from ansible_collections.gb10.serving.plugins.module_utils._core import servers
+from ansible_collections.gb10.serving.plugins.modules import llm_restarters
+print(asyncio.run(llm_restarters._competitors(servers.validate({described!r}))))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout == "[]\n", done.stderr
