@@ -321,10 +321,11 @@ def server() -> dict[str, Any]:
             ),
             numbers(
                 "What may be done",
-                "Budget that is left; 1 while latched, in maintenance, or under way.",
+                "Budget that is left; 1 while latched, in maintenance, under way, or past its start ceiling and never ready.",
                 "none",
                 {
                     "budget left": f"llm_watchdog_budget_left{{{ONE}}}",
+                    "never ready": f"llm_server_never_ready{{{ONE}}}",
                     "latched": f"llm_watchdog_latched{{{ONE}}}",
                     "maintenance": f"llm_watchdog_maintenance{{{ONE}}}",
                     "under way": f"llm_watchdog_restart_under_way{{{ONE}}}",

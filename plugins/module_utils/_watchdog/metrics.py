@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from .._core.settings import Settings
 from .._health.verdict import State
-from . import explain
+from . import ended, explain
 from .store import ServerState
 
 try:
@@ -18,37 +17,10 @@ try:
 except ImportError:  # the module or command that needs it says so
     pass
 
-# Rules of decisions, as the few reasons that a graph can show.
-REASONS = ("hung", "dead", "unresponsive", "asked")
-OUTCOMES = ("serving", "failed", "aborted")
-_REASON_OF_RULE = {"hung": "hung", "unresponsive": "unresponsive", "asked": "asked"}
-
-
-def restarts(records: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, str], int]:
-    """(server, reason, outcome) of every restart and start that the journal holds the end of."""
-    reason_of: dict[str, str] = {}
-    counts: dict[tuple[str, str, str], int] = {}
-    for row in records:
-        transaction = row.get("transaction")
-        if row.get("event") == "decided" and isinstance(transaction, Mapping):
-            reason_of[str(transaction.get("id"))] = _REASON_OF_RULE.get(str(row.get("rule")), "dead")
-        if row.get("event") in ("closed", "aborted"):
-            outcome = (
-                "aborted"
-                if row["event"] == "aborted"
-                else "serving"
-                if "serving" in str(row.get("outcome"))
-                else "failed"
-            )
-            key = (str(row.get("server")), reason_of.get(str(row.get("id")), "dead"), outcome)
-            counts[key] = counts.get(key, 0) + 1
-    return counts
-
 
 def registry(
     settings: Settings,
     states: Sequence[tuple[ServerState, float]],
-    records: Iterable[Mapping[str, Any]],
     *,
     leases: int,
     wall: float,
@@ -72,6 +44,10 @@ def registry(
     steps = gauge("llm_server_steps_per_second", "Engine steps a second between the last two looks")
     silence = gauge("llm_server_silence_seconds", "Time since the last sign of progress, with work in flight; else 0")
     patience = gauge("llm_server_patience_seconds", "Silence that would prove a hang")
+    never_ready = gauge(
+        "llm_server_never_ready",
+        "1 while it refuses though its start ceiling is over, and was never ready since its start",
+    )
     budget = gauge("llm_watchdog_budget_left", "Restarts and starts that the budget still allows")
     latched = gauge("llm_watchdog_latched", "1 while nothing more is done until a person clears it")
     under_way = gauge("llm_watchdog_restart_under_way", "1 while a restart or start is under way")
@@ -92,7 +68,6 @@ def registry(
     Gauge("llm_busy_leases", "Busy leases that hold now", registry=made).set(leases)
     Gauge("llm_watchdog_last_run_timestamp_seconds", "When the watchdog last ran", registry=made).set(wall)
     Gauge("llm_watchdog_servers", "Servers that are watched", registry=made).set(len(states))
-    counted = restarts(records)
     for state, t in states:
         name = state.name
         for kind in State:
@@ -117,15 +92,17 @@ def registry(
         latched.labels(name).set(1 if row["latched"] else 0)
         under_way.labels(name).set(1 if row["under_way"] else 0)
         maintained.labels(name).set(1 if row["maintenance"] else 0)
-        for reason in REASONS:
-            for outcome in OUTCOMES:
-                done.add_metric((name, reason, outcome), counted.get((name, reason, outcome), 0))
+        known_ready = state.memory.track is not None and state.memory.track.ready
+        never_ready.labels(name).set(1 if state.rule == "never_ready" and not known_ready else 0)
+        for reason in ended.REASONS:
+            for outcome in ended.OUTCOMES:
+                done.add_metric((name, reason, outcome), (state.ended or {}).get(f"{reason} {outcome}", 0))
     made.register(_Counted(done))
     return made
 
 
 class _Counted:
-    """Counters that the journal holds already. The client's own would add a `_created` series to each of them."""
+    """Counters that the memory holds already. The client's own would add a `_created` series to each of them."""
 
     def __init__(self, family: CounterMetricFamily) -> None:
         self._family = family

@@ -21,6 +21,7 @@ from .._health.progress import advance
 from .._health.verdict import State
 from . import act, evidence
 from .decide import step
+from .memory import Memory
 from .ranks import Together
 from .store import Transaction, in_phase
 from .watched import Report, Watched
@@ -90,7 +91,12 @@ class Phases:
         if not counts and acts:
             acts = (*acts[:-1], replace(acts[-1], counts=False))
         self.on.record("aborted", reason=reason, id=transaction.id)
-        self.on.save(transaction=None, memory=replace(self.on.state.memory, acts=acts))
+        self._over("aborted", None, replace(self.on.state.memory, acts=acts))
+
+    def _over(self, event: str, outcome: str | None, memory: Memory) -> None:
+        """The journal has it already: whoever is killed before this is on disk finds it there (see `Store.load`)."""
+        after = self.on.state.over(event, outcome)
+        self.on.save(transaction=None, ended=after.ended, memory=memory)
 
     def _give_up(self, transaction: Transaction, reason: str) -> None:
         """A manager that fails for this long does not come back by itself. What is not stopped yet stays up."""
@@ -281,12 +287,12 @@ class Phases:
         last = memory.acts[-1] if memory.acts else None
         if answered and last and (last.action, last.reason) == (transaction.action, transaction.reason):
             memory = replace(memory, acts=(*memory.acts[:-1], replace(last, fruitful=True)))
-        self.on.save(transaction=None, memory=memory)
+        self._over("closed", outcome, memory)
 
     def _latch(self, transaction: Transaction, reason: str) -> None:
         self.on.record("latched", reason=reason)
         self.on.record("aborted", reason=reason, id=transaction.id)
-        self.on.save(transaction=None, memory=replace(self.on.state.memory, latched=reason))
+        self._over("aborted", None, replace(self.on.state.memory, latched=reason))
 
 
 def _largest_process() -> str:

@@ -183,6 +183,7 @@ class _Run:
             begun_t=now,
             phase_t=now,
             accused_start=accused,
+            rule=decision.rule,
         )
         # the decision is on disk, in two places, before anything is touched
         self.on.record(
@@ -232,6 +233,7 @@ def ask_restart(server: Server, store: Store, by: str, *, counts: bool, drain: b
         counts=counts,
         by=by,
         drain=drain,
+        rule="asked",
     )
     acts = (*state.memory.acts, Act(anchor.t, "restart", transaction.reason, None, counts))
     store.record(

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .._core.codec import decode, encode
+from . import ended
 from .clock import Anchor
 from .memory import Act, Memory
 
@@ -35,7 +36,7 @@ class CannotRecord(OSError):
 
 @dataclass(frozen=True)
 class Transaction:
-    """A restart or start under way. `phase`: the step that is being done or waited for; written before it is done.
+    """A restart or start under way, by which rule of the decision. `phase`: the step that is being done or waited for; written before it is done.
 
     `accused_start`: what identified the process when the proof was made; another one is not stopped for it.
     """
@@ -53,6 +54,7 @@ class Transaction:
     drain: bool = False
     killed: bool = False
     warned: bool = False
+    rule: str | None = None
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ class Maintenance:
 
 @dataclass(frozen=True)
 class ServerState:
-    """All that is kept of one server."""
+    """All that is kept of one server. `ended`: restarts and starts that ended, since the watchdog came (see `ended.key`);
+    the journal forgets what is two files old. None: written by a version that did not count."""
 
     name: str
     memory: Memory = field(default_factory=Memory)
@@ -92,6 +95,14 @@ class ServerState:
     slow: str | None = None
     alerted: str | None = None
     sister_since: float | None = None
+    ended: dict[str, int] | None = None
+
+    def over(self, event: str, outcome: str | None = None) -> ServerState:
+        """Its transaction has ended, and is counted: each once."""
+        if self.transaction is None:
+            return self
+        what = ended.key(self.transaction.rule, event, outcome)
+        return replace(self, transaction=None, ended=ended.one_more(self.ended, what))
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -157,6 +168,7 @@ class Store:
 
     def _reconciled(self, state: ServerState) -> ServerState:
         """The journal is written first. Whoever was killed before the state was: what the journal says later, holds."""
+        counting = state.ended is not None
         for row in self.journal(state.name, newest=True):
             event, given = row.get("event"), row.get("transaction")
             if (
@@ -164,7 +176,7 @@ class Store:
                 and state.transaction is not None
                 and row.get("id") == state.transaction.id
             ):
-                state = replace(state, transaction=None)
+                state = state.over(str(event), row.get("outcome"))
             if event == "decided" and isinstance(row.get("t"), (int, float)):
                 t = float(row["t"])
                 known = any(abs(act.t - t) < 5.0 for act in state.memory.acts)
@@ -180,6 +192,8 @@ class Store:
                     later = decode(Transaction, given)
                     if later.id == state.transaction.id and later.phase_t > state.transaction.phase_t:
                         state = replace(state, transaction=later)
+        if not counting:
+            state = replace(state, ended=ended.count(self.journal(state.name)))
         return state
 
     def _from_journal(self, name: str, broken: bool) -> ServerState:
@@ -217,9 +231,11 @@ class Store:
                     transaction = None
                 if isinstance(row.get("anchor"), dict):
                     anchor = decode(Anchor, row["anchor"])
+        counts = ended.count(self.journal(name))
         if not broken and not acts and latched is None and maintenance is None:
-            return ServerState(name)
-        return ServerState(name, Memory(acts=tuple(acts), latched=latched), anchor, transaction, maintenance)
+            return ServerState(name, ended=counts)
+        memory = Memory(acts=tuple(acts), latched=latched)
+        return ServerState(name, memory, anchor, transaction, maintenance, ended=counts)
 
     def save(self, state: ServerState) -> None:
         """Writes the state whole. Raises CannotRecord."""

@@ -67,10 +67,6 @@ class Host:
     def watchdog_page(self):
         self.scrapes += 1
         ended = self.scrapes > 3
-        records = [
-            {"event": "decided", "server": "qwen", "rule": "hung", "transaction": {"id": "a"}},
-            *([{"event": "closed", "server": "qwen", "id": "a", "outcome": "serving again"}] if ended else []),
-        ]
         last = EngineReading(kv_usage=0.4)
         state = ServerState(
             "qwen",
@@ -85,10 +81,9 @@ class Host:
             patience_s=600.0,
             looked_wall=time.time(),
             power_w=46.0,
+            ended={"hung serving": 1} if ended else {},
         )
-        made = metrics.registry(
-            Settings(), [(state, 100.0)], records, leases=1, wall=time.time(), competing={"qwen": 1}
-        )
+        made = metrics.registry(Settings(), [(state, 100.0)], leases=1, wall=time.time(), competing={"qwen": 1})
         metrics.write(self.folder / "llm.prom", made)
         return (self.folder / "llm.prom").read_text()
 

@@ -16,14 +16,7 @@ from ansible_collections.gb10.serving.plugins.module_utils._watchdog import metr
 from ansible_collections.gb10.serving.plugins.module_utils._watchdog.memory import Act, Memory
 from ansible_collections.gb10.serving.plugins.module_utils._watchdog.store import ServerState
 
-RECORDS = [
-    {"event": "decided", "server": "qwen", "rule": "hung", "transaction": {"id": "a"}},
-    {"event": "closed", "server": "qwen", "id": "a", "outcome": "serving again"},
-    {"event": "decided", "server": "qwen", "rule": "engine_says_dead", "transaction": {"id": "b"}},
-    {"event": "closed", "server": "qwen", "id": "b", "outcome": "never ready"},
-    {"event": "decided", "server": "qwen", "rule": "hung", "transaction": {"id": "c"}},
-    {"event": "aborted", "server": "qwen", "id": "c", "reason": "docker was first"},
-]
+ENDED = {"hung serving": 1, "dead failed": 1, "hung aborted": 1}
 
 
 def state(name, **more):
@@ -52,9 +45,9 @@ def state(name, **more):
 
 @pytest.fixture
 def text(tmp_path):
-    states = [(state("qwen"), 100.0), (state("glm"), 100.0)]
+    states = [(state("qwen", ended=ENDED), 100.0), (state("glm", rule="never_ready"), 100.0)]
     others = {"qwen": 2, "glm": 0}
-    made = metrics.registry(Settings(), states, RECORDS, leases=1, wall=100.0, competing=others)
+    made = metrics.registry(Settings(), states, leases=1, wall=100.0, competing=others)
     metrics.write(tmp_path / "llm.prom", made)
     return (tmp_path / "llm.prom").read_text()
 
@@ -70,6 +63,8 @@ def test_what_it_says(text):
     assert 'llm_watchdog_restarts_total{outcome="failed",reason="dead",server="qwen"} 1.0' in text
     assert 'llm_watchdog_restarts_total{outcome="aborted",reason="hung",server="qwen"} 1.0' in text
     assert 'llm_watchdog_restarts_total{outcome="serving",reason="hung",server="glm"} 0.0' in text
+    assert 'llm_server_never_ready{server="qwen"} 0.0' in text
+    assert 'llm_server_never_ready{server="glm"} 1.0' in text
 
 
 def samples(text):
@@ -80,13 +75,13 @@ def samples(text):
 def test_a_server_makes_at_most_40_series(text):
     lines = [line for line in samples(text) if 'server="' in line]
     counts = Counter(line.split('server="')[1].split('"')[0] for line in lines)
-    assert counts == {"qwen": 39, "glm": 39}, "all that a server can have, and room for one more"
+    assert counts == {"qwen": 40, "glm": 40}, "all that a server can have"
 
 
 def test_a_thousand_servers_make_at_most_40_series_each(tmp_path):
     every = [(state(f"server-{n}"), 100.0) for n in range(1000)]
     others = {one.name: n % 3 for n, (one, dummy) in enumerate(every)}
-    made = metrics.registry(Settings(), every, RECORDS, leases=1, wall=100.0, competing=others)
+    made = metrics.registry(Settings(), every, leases=1, wall=100.0, competing=others)
     metrics.write(tmp_path / "llm.prom", made)
     names = {line.split("{")[0] for line in samples((tmp_path / "llm.prom").read_text())}
     assert len(samples((tmp_path / "llm.prom").read_text())) <= 40 * 1000 + 3
@@ -95,7 +90,7 @@ def test_a_thousand_servers_make_at_most_40_series_each(tmp_path):
 
 def test_what_the_last_look_could_not_read_is_left_out_and_never_zero(tmp_path):
     blind = replace(state("qwen"), running=None, waiting=None, power_w=None, tokens_per_second=None)
-    metrics.write(tmp_path / "llm.prom", metrics.registry(Settings(), [(blind, 1.0)], [], leases=0, wall=1.0))
+    metrics.write(tmp_path / "llm.prom", metrics.registry(Settings(), [(blind, 1.0)], leases=0, wall=1.0))
     text = (tmp_path / "llm.prom").read_text()
     for name in ("requests_running", "requests_waiting", "kv_cache_usage_ratio", "gpu_power_watts"):
         assert f"llm_server_{name}{{" not in text
