@@ -46,8 +46,26 @@ def test_put_in_place_once_with_the_prefix_and_taken_away(tmp_path):
     assert "(usage_gate_" not in text
     again = role(tmp_path, monitoring_metrics_prefix="nan_usage_gate")
     assert "changed=0" in again.stdout
+    (tmp_path / "rules/others.yml").write_text("groups: []\n")
     assert role(tmp_path, monitoring_state="absent").returncode == 0
-    assert not list((tmp_path / "rules").iterdir())
+    assert [path.name for path in (tmp_path / "rules").iterdir()] == ["others.yml"]
+    (tmp_path / "rules/others.yml").unlink()
+    # Prometheus may be gone before its rules are
+    gone = {"monitoring_service": "no-such.service", "monitoring_promtool": "/no/promtool"}
+    assert role(tmp_path, monitoring_state="absent", **gone).returncode == 0
+    assert not (tmp_path / "rules").exists()
+
+
+def test_runbooks_of_ones_own(tmp_path):
+    done = role(
+        tmp_path, monitoring_runbooks_url="https://wiki.internal/usage_gate_runbooks", monitoring_metrics_prefix="x"
+    )
+    assert done.returncode == 0, done.stdout
+    for name in ("gb10-model-servers.yml", "gb10-usage-gate.yml"):
+        for group in yaml.safe_load((tmp_path / "rules" / name).read_text())["groups"]:
+            for rule in group["rules"]:
+                mine = f"https://wiki.internal/usage_gate_runbooks#{rule['alert'].lower()}"
+                assert rule["annotations"]["runbook_url"] == mine
 
 
 def test_the_dashboards_where_they_are_asked_for(tmp_path):
@@ -99,6 +117,9 @@ BAD = [
     ({"monitoring_metrics_prefix": "0-bad"}, "monitoring_metrics_prefix"),
     ({"monitoring_for": {"LlmServerHang": "5m"}}, "there is no alert LlmServerHang; alerts: LlmCompetingRestarter"),
     ({"monitoring_for": {"LlmServerHung": "soon"}}, "a duration such as"),
+    ({"monitoring_runbooks_url": "docs/runbooks.md"}, "docs/runbooks.md is not a page's address"),
+    ({"monitoring_promtool": "/no/promtool"}, "/no/promtool is not there; it comes with Prometheus"),
+    ({"monitoring_service": "no-such.service"}, "there is no unit no-such.service on this host"),
     ({"monitoring_grafana_providers": "/etc/grafana/x"}, "needs monitoring_dashboards_folder"),
 ]
 

@@ -10,15 +10,66 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.gb10.serving.plugins.module_utils._core.settings import Settings
+from ansible_collections.gb10.serving.plugins.module_utils._health.judge import Limits, judge
+from ansible_collections.gb10.serving.plugins.module_utils._health.observation import Observation, Service
+from ansible_collections.gb10.serving.plugins.module_utils._health.progress import advance
+from ansible_collections.gb10.serving.plugins.module_utils._health.reading import EngineReading, Reading
+from ansible_collections.gb10.serving.plugins.module_utils._watchdog import metrics
+from ansible_collections.gb10.serving.plugins.module_utils._watchdog.memory import Memory
+from ansible_collections.gb10.serving.plugins.module_utils._watchdog.store import ServerState
 
 ROOT = Path(__file__).parents[3]
 FILES = ROOT / "roles/monitoring/files"
 RULES = {path.name: yaml.safe_load(path.read_text()) for path in FILES.glob("*.rules.yml")}
+REPOSITORY = yaml.safe_load((ROOT / "galaxy.yml").read_text())["repository"]
+RUNBOOKS = f"{REPOSITORY}/blob/main/docs/runbooks.md"
 S = 'instance="spark1", server="qwen"'
 
 
 def state(kind, values):
     return (f'llm_server_state{{{S}, state="{kind}"}}', values)
+
+
+PRESSURE = 'node_pressure_memory_stalled_seconds_total{instance="spark1"}'
+
+
+def memory(available):
+    """What node_exporter says of a GB10's 128 GB. `available`: (GB, change a minute, minutes) one after the other."""
+    return [
+        ('node_memory_MemTotal_bytes{instance="spark1"}', "128000000000x200"),
+        (
+            'node_memory_MemAvailable_bytes{instance="spark1"}',
+            " ".join(f"{gb * 1e9:.0f}{change * 1e9:+.0f}x{minutes}" for gb, change, minutes in available),
+        ),
+    ]
+
+
+def loading(ceiling_s, word="refused", ready_after=None):
+    """The series that the product's own judgement and writer make of a server that loads, minute by minute."""
+    track, found = None, {}
+    for minute in range(80):
+        ready = ready_after is not None and minute >= ready_after
+        reading = (
+            Reading(engines={"0": EngineReading(running=0.0, waiting=0.0, steps=float(minute))}) if ready else None
+        )
+        seen = Observation(
+            t=60.0 * minute,
+            metrics="ok" if ready else word,
+            reading=reading,
+            service=Service("active", 0.0, True),
+        )
+        track = advance(track, seen, None)
+        verdict = judge(track, seen, Limits(start_ceiling_s=ceiling_s))
+        state = ServerState("qwen", Memory(track=track), state=verdict.state.value, rule=verdict.rule)
+        made = metrics.registry(Settings(), [(state, seen.t)], leases=0, wall=seen.t)
+        for family in made.collect():
+            for sample in family.samples:
+                if sample.name in ("llm_server_state", "llm_server_never_ready"):
+                    labels = ", ".join(f'{name}="{value}"' for name, value in sample.labels.items())
+                    series = f'{sample.name}{{instance="spark1", {labels}}}'
+                    found.setdefault(series, []).append(f"{sample.value:.0f}")
+    return [(series, " ".join(values)) for series, values in found.items()]
 
 
 # alert, what the series show (by the minute), when to look, whether it must fire
@@ -35,8 +86,13 @@ CASES = [
     ("LlmServerSuspect", [state("suspect", "1x3 0x20")], "16m", False),
     ("LlmServerHostFault", [state("host_fault", "1x3")], "2m", True),
     ("LlmServerHostFault", [state("host_fault", "0x3")], "2m", False),
-    ("LlmServerNeverReady", [state("starting", "1x70")], "61m", True),
-    ("LlmServerNeverReady", [state("starting", "1x29 0x40")], "61m", False),
+    # one GB10's start ceiling, and that of a server over two nodes; it loads, and never serves
+    ("LlmServerNeverReady", loading(1800.0), "61m", True),
+    ("LlmServerNeverReady", loading(3600.0), "70m", True),
+    ("LlmServerNeverReady", loading(1800.0), "59m", False),
+    ("LlmServerNeverReady", loading(1800.0, ready_after=40), "75m", False),
+    # a loading page of its own has no ceiling
+    ("LlmServerNeverReady", loading(1800.0, word="loading"), "61m", True),
     ("LlmServerDead", [state("dead", "1x20")], "16m", True),
     ("LlmServerDead", [state("dead", "1x5 0x20")], "16m", False),
     ("LlmNothingWatched", [('llm_watchdog_servers{instance="spark1"}', "0x20")], "16m", True),
@@ -81,14 +137,31 @@ CASES = [
         "350m",
         False,
     ),
-    (
-        "LlmMemoryRunningOut",
-        [('node_memory_MemAvailable_bytes{instance="s"}', "100000000000-1000000000x80")],
-        "75m",
-        True,
-    ),
-    ("LlmMemoryRunningOut", [('node_memory_MemAvailable_bytes{instance="s"}', "100000000000x80")], "75m", False),
-    ("LlmMemoryRunningOut", [('node_pressure_memory_stalled_seconds_total{instance="s"}', "0+12x80")], "75m", True),
+    # something leaks, on a host with a server that serves and on one where nobody watches
+    ("LlmMemoryRunningOut", [*memory([(100, 0, 20), (30, -0.27, 95)]), state("starting", "0x120")], "115m", True),
+    ("LlmMemoryRunningOut", memory([(100, 0, 20), (30, -0.27, 95)]), "115m", True),
+    # a model is loaded in ten minutes, an hour after the last one was stopped; then nothing changes
+    *[
+        ("LlmMemoryRunningOut", memory([(115, 0, 60), (106, -9, 9), (25, 0, 120)]), f"{at}m", False)
+        for at in range(60, 181, 10)
+    ],
+    # a larger one, with a little less than a tenth left over
+    *[
+        (
+            "LlmMemoryRunningOut",
+            [*memory([(115, 0, 60), (104.5, -10.5, 9), (10, 0, 120)]), state("starting", "0x58 1x14 0x120")],
+            f"{at}m",
+            False,
+        )
+        for at in range(60, 181, 10)
+    ],
+    # a tenth is left and stays left, and half of it that shrinks is not near its end
+    ("LlmMemoryRunningOut", memory([(9, 0, 120)]), "115m", False),
+    ("LlmMemoryRunningOut", memory([(100, -0.4, 120)]), "115m", False),
+    ("LlmMemoryRunningOut", [(PRESSURE, "0+12x80")], "75m", True),
+    ("LlmMemoryRunningOut", [(PRESSURE, "0+3x80")], "75m", False),
+    # it thrashes for three minutes while something is loaded
+    *[("LlmMemoryRunningOut", [(PRESSURE, "0x40 0+30x3 90x40")], f"{at}m", False) for at in (42, 45, 50, 55)],
     # the second incident: 19 requests in two windows
     ("UsageGateFailingOpenNow", [('usage_gate_fail_open_total{cause="timeout"}', "0x9 12x2 12x60")], "12m", True),
     ("UsageGateFailingOpenNow", [('usage_gate_fail_open_total{cause="timeout"}', "0x9 12x2 12x60")], "30m", False),
@@ -172,10 +245,52 @@ def test_rule(tmp_path, alert, series, at, fires):
         assert "error executing template" not in said.lower()
 
 
+# the second incident, as the trickle's annotations tell it
+SPIKE = [
+    ('usage_gate_fail_open_total{cause="timeout"}', "0x9 12 19x500"),
+    ('usage_gate_fail_open_total{cause="bad_answer"}', "0x520"),
+]
+TOLD = [
+    ("13m", "The last one was at 1970-01-01 00:11:00 +0000 UTC. It goes on: 19 in the last 10 minutes."),
+    (
+        "250m",
+        "The last one was at 1970-01-01 00:11:00 +0000 UTC. It is over: none in the last 10 minutes. "
+        "This stays up for six hours after the last spike.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("at", "says"), TOLD, ids=["during", "four hours after"])
+def test_the_trickle_says_when_the_last_one_was_and_whether_it_goes_on(tmp_path, at, says):
+    wanted = {
+        "exp_labels": {"severity": "warning"},
+        "exp_annotations": {
+            "summary": "19 requests were served unchecked within 6 hours",
+            "description": says,
+            "runbook_url": f"{RUNBOOKS}#usagegatetrickle",
+        },
+    }
+    test = {
+        "rule_files": [str(FILES / "usage-gate.rules.yml")],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": name, "values": values} for name, values in SPIKE],
+                "alert_rule_test": [{"eval_time": at, "alertname": "UsageGateTrickle", "exp_alerts": [wanted]}],
+            }
+        ],
+    }
+    path = tmp_path / "test.yml"
+    path.write_text(yaml.safe_dump(test))
+    done = promtool("test", "rules", path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_every_alert_has_its_runbook():
     page = (ROOT / "docs/runbooks.md").read_text()
     heads = {re.sub(r"[^a-z0-9]", "", head.lower()) for head in re.findall(r"^## (.+)$", page, re.M)}
     for alert, (_, rule) in ALERTS.items():
-        assert rule["annotations"]["runbook"] == f"docs/runbooks.md#{alert.lower()}"
+        assert rule["annotations"]["runbook_url"] == f"{RUNBOOKS}#{alert.lower()}"
         assert alert.lower() in heads
         assert rule["labels"]["severity"] in ("critical", "warning")
