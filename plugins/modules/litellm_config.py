@@ -12,6 +12,7 @@ version_added: 0.1.0
 description:
   - Merges deployments, callbacks and settings into LiteLLM's C(config.yaml). Comments, the order of keys, and everything that is not named
     stay as they are. A file that says it all already is not touched.
+  - A comment with a line for itself always stays. One at the end of a line goes when that line goes, and stays when its value changes.
   - A file that is not valid YAML is refused with line and column, and stays as it was. So is one that could only be changed by changing
     something else in it too.
   - LiteLLM reads its configuration at start. Restart it when this module reports a change.
@@ -102,8 +103,8 @@ options:
     description: Permissions of the file. An existing file keeps its own when this is not given, a new one has V(0640).
     type: raw
 notes:
-  - A file is written with one depth of indentation for mappings and one for lists, those that it begins with. One that mixes depths is given
-    these throughout when it is changed at all. Values, comments and their order stay.
+  - Lines that need no change stay as they are, letter by letter, whatever their indentation. New ones are indented as the file begins.
+  - A comment that stood within what is taken out stays, at the depth of its new neighbours. Take it out by hand where it says nothing any more.
 seealso:
   - module: gb10.serving.litellm_config_lint
 """

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .._gate.check_config import kind_of
 from .._gate.errors import ConfigError
+from .._gate.same import same
 from .._gate.yaml_file import parse_yaml, read_text
+from .layout import Layout, comments_of
 from .merge import Wanted, merge, plain
 from .secrets import without_secrets
+from .splice import Unsplicable, splice
 
 try:
     import yaml
@@ -63,21 +66,61 @@ def edit(text: str | None, wanted: Wanted, where: str) -> Edited:
     after = plain(loaded)
     merge(after, wanted, where)
     _validate(after, wanted, where)
-    if after == loaded and _same_kinds(after, loaded):
+    if same(after, loaded):
         return Edited(text, text or "", _shown(loaded), _shown(loaded), after)
-    changed = _round_trip(text or "", wanted, where)
+    changed = _changed(text or "", loaded, after, wanted, where)
+    return Edited(text, changed, _shown(loaded) if text is not None else "", _shown(after), after)
+
+
+def _changed(text: str, loaded: Mapping[str, Any], after: Mapping[str, Any], wanted: Wanted, where: str) -> str:
+    """The text of what is wanted: cut from the one that is there, else written anew. Neither is believed unread."""
+    layout = Layout(text)
     try:
-        written = parse_yaml(changed, where)
+        spliced = splice(layout, loaded, after)
+        if _says(spliced.text, after, where) and _first_lost(layout, spliced.text, spliced.gone) is None:
+            return spliced.text
+    except (Unsplicable, ValueError):
+        pass
+    try:
+        changed = _round_trip(text, wanted, where)
     except ConfigError:
-        written = None
-    if not (written == after and _same_kinds(written, after)):
+        raise
+    except Exception as error:  # ruamel.yaml trips over some odd files in ways of its own
+        raise ConfigError(
+            [f"{where}: it cannot be changed here (ruamel.yaml: {type(error).__name__}); make the change by hand"]
+        ) from None
+    if not _says(changed, after, where):
         raise ConfigError(
             [
                 f"{where}: it cannot be changed without changing something else in it too; where it shares values by anchors, write them "
                 "out, or make the change by hand"
             ]
         )
-    return Edited(text, changed, _shown(loaded) if text is not None else "", _shown(after), after)
+    lost = _first_lost(layout, changed, frozenset())
+    if lost is not None:
+        raise ConfigError(
+            [
+                f"{where}: it cannot be changed without losing or moving the comment in line {lost}; make the change by hand"
+            ]
+        )
+    return changed
+
+
+def _says(text: str, after: Mapping[str, Any], where: str) -> bool:
+    """Whether a text is read as what is wanted."""
+    try:
+        return same(parse_yaml(text, where) or {}, after)
+    except ConfigError:
+        return False
+
+
+def _first_lost(layout: Layout, text: str, gone: Collection[int]) -> int | None:
+    """The line of the first comment that is not in the text any more, in its order; ``gone`` may be missing."""
+    there = iter(comments_of(text))
+    for number, comment in enumerate(layout.comments):
+        if number not in gone and comment.text not in there:
+            return layout.number(comment.start)
+    return None
 
 
 def _validate(document: Mapping[str, Any], wanted: Wanted, where: str) -> None:
@@ -95,15 +138,6 @@ def _validate(document: Mapping[str, Any], wanted: Wanted, where: str) -> None:
         kind_of(document, where)
     if problems:
         raise ConfigError(problems)
-
-
-def _same_kinds(one: Any, other: Any) -> bool:
-    """Equal values may differ for LiteLLM: 1 and true."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return all(_same_kinds(one[key], other[key]) for key in one if key in other)
-    if isinstance(one, list) and isinstance(other, list):
-        return all(_same_kinds(*pair) for pair in zip(one, other, strict=False))
-    return isinstance(one, bool) == isinstance(other, bool)
 
 
 def _shown(document: Mapping[str, Any]) -> str:
