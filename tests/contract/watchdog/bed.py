@@ -168,6 +168,8 @@ def killed_at(folder: Path, n: int, when: str, made=Bed) -> bool:
         assert len(bed.journal("decided")) == 1, (n, when)
         acts = bed.state()["memory"]["acts"]
         assert len(acts) == 1, (n, when, acts)
+        bed.watchdog("run")
+        assert bed.state()["ended"] == {"hung serving": 1}, (n, when)
         assert bed.answers()
         return killed
     finally:
