@@ -250,9 +250,13 @@ SPIKE = [
     ('usage_gate_fail_open_total{cause="timeout"}', "0x9 12 19x500"),
     ('usage_gate_fail_open_total{cause="bad_answer"}', "0x520"),
 ]
+# a gate that has just been started, told of by the next scrape
+AT_ONCE = [('usage_gate_fail_open_total{cause="timeout"}', "0 19x10")]
 TOLD = [
-    ("13m", "The last one was at 1970-01-01 00:11:00 +0000 UTC. It goes on: 19 in the last 10 minutes."),
+    (AT_ONCE, "10s", "The last one was at 1970-01-01 00:00:10 +0000 UTC. It goes on: 19 in the last 10 minutes."),
+    (SPIKE, "13m", "The last one was at 1970-01-01 00:11:00 +0000 UTC. It goes on: 19 in the last 10 minutes."),
     (
+        SPIKE,
         "250m",
         "The last one was at 1970-01-01 00:11:00 +0000 UTC. It is over: none in the last 10 minutes. "
         "This stays up for six hours after the last spike.",
@@ -260,8 +264,8 @@ TOLD = [
 ]
 
 
-@pytest.mark.parametrize(("at", "says"), TOLD, ids=["during", "four hours after"])
-def test_the_trickle_says_when_the_last_one_was_and_whether_it_goes_on(tmp_path, at, says):
+@pytest.mark.parametrize(("series", "at", "says"), TOLD, ids=["at once", "during", "four hours after"])
+def test_the_trickle_says_when_the_last_one_was_and_whether_it_goes_on(tmp_path, series, at, says):
     wanted = {
         "exp_labels": {"severity": "warning"},
         "exp_annotations": {
@@ -272,11 +276,11 @@ def test_the_trickle_says_when_the_last_one_was_and_whether_it_goes_on(tmp_path,
     }
     test = {
         "rule_files": [str(FILES / "usage-gate.rules.yml")],
-        "evaluation_interval": "1m",
+        "evaluation_interval": "10s" if series is AT_ONCE else "1m",
         "tests": [
             {
-                "interval": "1m",
-                "input_series": [{"series": name, "values": values} for name, values in SPIKE],
+                "interval": "10s" if series is AT_ONCE else "1m",
+                "input_series": [{"series": name, "values": values} for name, values in series],
                 "alert_rule_test": [{"eval_time": at, "alertname": "UsageGateTrickle", "exp_alerts": [wanted]}],
             }
         ],
