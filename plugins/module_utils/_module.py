@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -50,3 +52,25 @@ def run_module(
     if result.pop("failed", False):
         module.fail_json(msg=result.pop("msg"), **result)
     module.exit_json(**result)
+
+
+def file_behind(path: str) -> str:
+    """The file that a path leads to, through links. ConfigError when a folder is there."""
+    found = os.path.realpath(path)
+    if os.path.isdir(found):  # noqa: PTH112
+        raise ConfigError([f"{path}: is a folder; name the file in it"])
+    return found
+
+
+def need_folder(path: str) -> None:
+    """ConfigError when a file cannot be put there, in check mode too, since its folder is missing."""
+    folder = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
+    if not os.path.isdir(folder):  # noqa: PTH112
+        raise ConfigError([f"{path}: there is no folder {folder}; make it first"])
+
+
+def write_file(module: AnsibleModule, path: str, text: str) -> None:
+    """Puts a text in place at once, letter by letter. Where a link leads to the file, it stays a link."""
+    with tempfile.NamedTemporaryFile("w", dir=module.tmpdir, delete=False, encoding="utf-8", newline="") as handle:
+        handle.write(text)
+    module.atomic_move(handle.name, file_behind(path))

@@ -170,14 +170,18 @@ backup_file:
   sample: /etc/litellm/config.yaml.1234.2026-11-29@12:00:00~
 """
 
-import tempfile
 from pathlib import Path
 
 from ansible_collections.gb10.serving.plugins.module_utils._gate.errors import ConfigError
 from ansible_collections.gb10.serving.plugins.module_utils._litellm import edit, lint
 from ansible_collections.gb10.serving.plugins.module_utils._litellm.merge import SECTIONS, Wanted
 from ansible_collections.gb10.serving.plugins.module_utils._litellm.secrets import secrets_in, without_secrets
-from ansible_collections.gb10.serving.plugins.module_utils._module import run_module
+from ansible_collections.gb10.serving.plugins.module_utils._module import (
+    file_behind,
+    need_folder,
+    run_module,
+    write_file,
+)
 
 
 def _wanted(params):
@@ -190,17 +194,14 @@ def _wanted(params):
     )
 
 
-def _write(module, path, text):
-    with tempfile.NamedTemporaryFile("w", dir=module.tmpdir, delete=False, encoding="utf-8") as handle:
-        handle.write(text)
-    module.atomic_move(handle.name, path)
-
-
 def _work(module):
     params = module.params
     # Whole options are kept out of the log; in results only what is secret need be hidden.
     module.no_log_values = set(secrets_in({name: params[name] for name in (*SECTIONS, "deployments")}))
     path = params["path"]
+    target = file_behind(path)
+    if params["state"] == "present":
+        need_folder(path)
     result = {"changed": False, "path": path}
     try:
         edited = edit.edit_file(path, _wanted(params))
@@ -219,12 +220,12 @@ def _work(module):
     if result["changed"] and not module.check_mode:
         if params["backup"] and edited.before is not None:
             result["backup_file"] = module.backup_local(path)
-        _write(module, path, edited.after)
+        write_file(module, path, edited.after)
     if edited.before is None and params["mode"] is None:
         params["mode"] = "0640"
     if Path(path).exists():
         result["changed"] = module.set_fs_attributes_if_different(
-            module.load_file_common_arguments(params), result["changed"]
+            module.load_file_common_arguments(params, path=target), result["changed"]
         )
     return result
 

@@ -198,12 +198,16 @@ backup_file:
 """
 
 import asyncio
-import tempfile
 from pathlib import Path
 
 from ansible_collections.gb10.serving.plugins.module_utils._gate import config_file, verify
 from ansible_collections.gb10.serving.plugins.module_utils._gate.errors import ConfigError
-from ansible_collections.gb10.serving.plugins.module_utils._module import run_module
+from ansible_collections.gb10.serving.plugins.module_utils._module import (
+    file_behind,
+    need_folder,
+    run_module,
+    write_file,
+)
 
 
 def _verify(config, wait_s):
@@ -218,17 +222,14 @@ def _verify(config, wait_s):
     return [vars(one) for one in seen], faults
 
 
-def _write(module, path, text):
-    with tempfile.NamedTemporaryFile("w", dir=module.tmpdir, delete=False, encoding="utf-8") as handle:
-        handle.write(text)
-    module.atomic_move(handle.name, path)
-
-
 def _work(module):
     params = module.params
     path = params["path"]
     # Such endpoints are refused; until then nothing that repeats the arguments may show them.
     module.no_log_values |= {found for found in config_file.users_in(params["endpoints"]) if found}
+    target = file_behind(path)
+    if params["state"] == "present":
+        need_folder(path)
     before = config_file.read_existing(path)
     result = {"changed": False, "path": path}
     if params["state"] == "absent":
@@ -252,8 +253,8 @@ def _work(module):
     if result["changed"] and not module.check_mode:
         if params["backup"] and before.exists:
             result["backup_file"] = module.backup_local(path)
-        _write(module, path, config_file.render(document))
-    file_arguments = module.load_file_common_arguments(params)
+        write_file(module, path, config_file.render(document))
+    file_arguments = module.load_file_common_arguments(params, path=target)
     if Path(path).exists():
         result["changed"] = module.set_fs_attributes_if_different(file_arguments, result["changed"])
     return result

@@ -62,15 +62,19 @@ def need_regular(path: str | Path) -> int:
     return found.st_size
 
 
-def read_text(path: str | Path, what: str) -> str:
-    """The text of a file; ConfigError with the reason when it cannot be read. ``what`` names its purpose."""
+def read_text(path: str | Path, what: str, newline: str | None = None) -> str:
+    """The text of a file; ConfigError with the reason when it cannot be read. ``what`` names its purpose.
+
+    ``newline`` is that of ``open``: with "" the ends of lines stay what they are.
+    """
     if isinstance(path, str) and not path.strip():
         raise ConfigError([f"the path of {what} is empty; name a file"])
     file = Path(path)
     try:
         if need_regular(file) > MAX_FILE_BYTES:
             raise ConfigError([f"{file}: larger than {MAX_FILE_BYTES} bytes, so this is hardly {what}"])
-        return file.read_text(encoding="utf-8")
+        with file.open(encoding="utf-8", newline=newline) as handle:
+            return handle.read()
     except OSError as error:
         raise ConfigError([f"{file}: cannot read {what}: {error.strerror or error}"]) from None
     except UnicodeDecodeError:

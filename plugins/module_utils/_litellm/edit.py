@@ -50,7 +50,7 @@ class Edited:
 
 def edit_file(path: str, wanted: Wanted) -> Edited:
     """What the file would be; ConfigError, with line and column where there is one, when it cannot be."""
-    text = read_text(path, "LiteLLM's configuration") if Path(path).exists() else None
+    text = read_text(path, "LiteLLM's configuration", newline="") if Path(path).exists() else None
     return edit(text, wanted, path)
 
 
@@ -174,7 +174,8 @@ def _round_trip(text: str, wanted: Wanted, where: str) -> str:
     merge(document, wanted, where, _make)
     out = io.StringIO()
     writer.dump(document, out)
-    return head + out.getvalue()
+    newline = "\r\n" if "\r\n" in text else "\n"
+    return head + out.getvalue().replace("\n", newline)
 
 
 def _mapping_indent(text: str) -> int:

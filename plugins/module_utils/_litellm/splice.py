@@ -281,7 +281,9 @@ class _Work:
             if whole and not comment.own:
                 self.gone.add(comment.start)
             else:
-                kept += ("" if kept or comment.own else " ") + comment.text + layout.newline + indent
+                if not kept and not layout.begins_line(start):  # behind what stays in that line, or below it
+                    kept = layout.newline + indent if comment.own else " "
+                kept += comment.text + layout.newline + indent
         self.cut(start, end, kept)
 
     def _comma(self, value: Value, number: int) -> int | None:

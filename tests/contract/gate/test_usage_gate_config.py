@@ -131,3 +131,23 @@ def test_a_broken_file_is_replaced(arguments, tmp_path):
     (tmp_path / "usage-gate.yml").write_text("a: [")
     assert run(**arguments)["changed"]
     assert not run(**arguments)["changed"]
+
+
+def test_a_link_stays_a_link_and_what_it_leads_to_changes(arguments, tmp_path):
+    link, target = tmp_path / "usage-gate.yml", tmp_path / "real.yml"
+    target.write_text("x: 1\n")
+    link.symlink_to("real.yml")
+    assert run(**arguments)["changed"]
+    assert link.is_symlink() and yaml.safe_load(target.read_text())["capped_models"] == ["glm5.2"]
+    assert target.stat().st_mode & 0o777 == 0o640
+    assert not run(**arguments)["changed"]
+
+
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize(
+    ("name", "state", "said"),
+    [("", "present", "is a folder"), ("", "absent", "is a folder"), ("no/gate.yml", "present", "there is no folder")],
+)
+def test_a_place_where_no_file_can_be_is_named(arguments, tmp_path, name, state, said, check):
+    failed = run(**{**arguments, "path": str(tmp_path / name)}, state=state, _ansible_check_mode=check)
+    assert failed["failed"] and said in failed["msg"] and "report" not in failed["msg"]

@@ -294,3 +294,41 @@ def test_a_missing_library_is_named(file):
     failed = run(file, libraries=str(shadow), **WANTED)
     assert failed["failed"] and "(ruamel.yaml)" in failed["msg"]
     assert file.read_text() == BY_HAND
+
+
+def test_a_link_stays_a_link_and_what_it_leads_to_changes(tmp_path):
+    link, target = tmp_path / "config.yaml", tmp_path / "repository/proxy.yaml"
+    target.parent.mkdir()
+    target.write_text("router_settings: {num_retries: 3}\n")
+    target.chmod(0o604)
+    link.symlink_to("repository/proxy.yaml")
+    wanted = {"router_settings": {"num_retries": 0}}
+    assert run(link, **wanted)["changed"]
+    assert link.is_symlink() and target.read_text() == "router_settings: {num_retries: 0}\n"
+    assert target.stat().st_mode & 0o777 == 0o604
+    assert run(link, **wanted, mode="0600")["changed"] and target.stat().st_mode & 0o777 == 0o600
+    assert not run(link, **wanted, mode="0600")["changed"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "model_list: []\r\nrouter_settings:\r\n  num_retries: 3 # x\r\n",
+        "\ufeffrouter_settings: {num_retries: 3}\n",
+        "# head\n---\nrouter_settings:\n    num_retries: 3\n...\n",
+    ],
+)
+def test_one_changed_key_leaves_the_rest_of_the_file_as_it_is(tmp_path, text):
+    file = tmp_path / "config.yaml"
+    file.write_bytes(text.encode())
+    assert run(file, router_settings={"num_retries": 0})["changed"]
+    assert file.read_bytes() == text.replace("num_retries: 3", "num_retries: 0").encode()
+
+
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize(
+    ("name", "said"), [("", "is a folder; name the file in it"), ("no/c.yaml", "there is no folder")]
+)
+def test_a_place_where_no_file_can_be_is_named(tmp_path, name, said, check):
+    failed = run(tmp_path / name, **WANTED, _ansible_check_mode=check)
+    assert failed["failed"] and said in failed["msg"] and "report" not in failed["msg"]

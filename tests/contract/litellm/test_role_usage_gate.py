@@ -99,7 +99,7 @@ def test_it_is_put_in_once_and_taken_out_again(tmp_path, folder, variables, read
     first = play.run(variables)
     assert first.status == 0, first.text
     after = contents(folder)
-    assert after["config.yaml"] == CONFIG.replace("[prometheus]  #", "[prometheus, usage_gate.usage_gate] #")
+    assert after["config.yaml"] == CONFIG.replace("[prometheus]", "[prometheus, usage_gate.usage_gate]")
     assert after["usage_gate.py"] == (CHECKOUT / "roles/usage_gate/files/usage_gate.py").read_text()
     core = {Path(name).name: text for name, text in after.items() if name.startswith("gb10-serving-lib/")}
     source = {p.name: p.read_text() for p in (CHECKOUT / "plugins/module_utils/_gate").glob("*.py")}
