@@ -24,7 +24,7 @@ attributes:
   diff_mode:
     support: full
     details:
-      - The values of headers are not shown.
+      - The values of headers are not shown, nor what a path asks for behind its C(?), nor what stands under a key that the gate does not know.
 requirements:
   - httpx >= 0.23
   - PyYAML
@@ -227,6 +227,7 @@ def _work(module):
     path = params["path"]
     # Such endpoints are refused; until then nothing that repeats the arguments may show them.
     module.no_log_values |= {found for found in config_file.users_in(params["endpoints"]) if found}
+    module.no_log_values |= set(config_file.queries_in(params["request"]))
     target = file_behind(path)
     if params["state"] == "present":
         need_folder(path)

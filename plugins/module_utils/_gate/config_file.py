@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 from .config import TOP_KEYS, GateConfig, file_problems, parse_config
 from .errors import ConfigError
+from .secret_names import names_secret
 from .shown import HIDDEN, without_user
 from .yaml_file import need_regular, parse_yaml
 
@@ -58,14 +60,45 @@ def render(document: Mapping[str, Any]) -> str:
 
 
 def without_secrets(document: Any) -> Any:
-    """The same document with the values of headers hidden, and whatever an address holds before its @."""
-    document = _without_users(document)
-    if not isinstance(document, dict) or not isinstance(document.get("request"), dict):
-        return document
-    request = dict(document["request"])
-    if isinstance(request.get("headers"), dict):
-        request["headers"] = dict.fromkeys(request["headers"], HIDDEN)
-    return {**document, "request": request}
+    """The same document with the values of headers hidden, whatever an address holds before its @ or in its query, and all
+    that is misplaced: a key nobody knows may be a header with a slip of the pen."""
+    if not isinstance(document, dict):
+        return HIDDEN
+    shown = {key: _plain(item) if key in KEYS else _hidden(item) for key, item in document.items()}
+    request = document.get("request")
+    if isinstance(request, dict):
+        shown["request"] = {
+            key: _plain(item) if key in _REQUEST and isinstance(item, (str, int, type(None))) else _hidden(item)
+            for key, item in request.items()
+        }
+    elif "request" in document:
+        shown["request"] = _hidden(request)
+    return shown
+
+
+#: What of the request is none, apart from what a path asks for.
+_REQUEST = ("path", "unchecked_path", "token_file", "ca_file")
+
+
+def _hidden(value: Any) -> Any:
+    """What may be a secret, with the names of its parts."""
+    if isinstance(value, dict):
+        return {key: _hidden(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_hidden(item) for item in value]
+    return value if value is None or value == "" else HIDDEN
+
+
+def queries_in(request: Any) -> list[str]:
+    """What the paths of a request ask for, and the values in it, so that whoever prints can take them out."""
+    paths = [request.get(key) for key in ("path", "unchecked_path")] if isinstance(request, dict) else []
+    queries = [query for path in paths if isinstance(path, str) for query in re.split(r"[?#]", path)[1:]]
+    values = [part.partition("=")[2] for query in queries for part in re.split("[&;]", query)]
+    return [found for found in (*queries, *values) if len(found) >= _SHORTEST]
+
+
+#: Hiding each letter of a shorter one elsewhere would hide everything.
+_SHORTEST = 4
 
 
 def users_in(value: Any) -> list[str]:
@@ -77,12 +110,20 @@ def users_in(value: Any) -> list[str]:
     return [value.rpartition("@")[0].rpartition("://")[2]] if isinstance(value, str) and "@" in value else []
 
 
-def _without_users(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_users(item) for key, item in value.items()}
+        return {key: _hidden(item) if _may_hold(key) else _plain(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_without_users(item) for item in value]
-    return without_user(value) if isinstance(value, str) and "@" in value else value
+        return [_plain(item) for item in value]
+    if isinstance(value, str) and ("@" in value or "://" in value):
+        value = without_user(value)
+    if isinstance(value, str) and (value.startswith("/") or "://" in value):
+        value = re.sub(r"([?#]).+", rf"\1{HIDDEN}", value, count=1, flags=re.DOTALL)
+    return value
+
+
+def _may_hold(key: Any) -> bool:
+    return names_secret(key) and not str(key).endswith("_file")
 
 
 def read_existing(path: str) -> Existing:

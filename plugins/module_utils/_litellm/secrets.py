@@ -10,19 +10,23 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .._gate.shown import HIDDEN, users_in, without_user, without_users
+from .._gate.secret_names import names_count, names_secret, words_of
+from .._gate.shown import HIDDEN
 
-_SECRET = re.compile(
-    r"(^|_)(api_?key|key|password|passwd|secret|token|credentials?|authorization|access_key_id|webhook(_url)?|dsn|connection_string)$",
-    re.IGNORECASE,
+#: What stands before the last @ of an address. A password may itself hold @ and /, so nothing short of that is safe.
+_BEFORE_AT = re.compile(r"(?<=://)\S+(?=@)")
+#: Keys of LiteLLM and of those it speaks to, wherever they stand; and what follows the name of a scheme in a header.
+_KEY = re.compile(
+    r"\bsk-[\w-]{8,}|\b(?:hf_|gh[opsu]_|github_pat_|glpat-|xox[abps]-|AKIA)[\w-]{8,}|(?i:(?<=\bbearer )[\w.~+/=-]{8,}|(?<=\bbasic )[\w.~+/=-]{16,})"
 )
-_SECRETS_INSIDE = re.compile(
-    r"(^|_)(headers|environment_variables|credentials?|secrets|alert_to_webhook_url)$", re.IGNORECASE
-)
-#: LiteLLM's own keys, wherever they stand.
-_KEY = re.compile(r"\bsk-[\w-]{8,}")
+#: name=value in a text; a value may be quoted.
+_NAMED = re.compile(r"([A-Za-z][\w.-]*)\s*=\s*(\"[^\"]*\"|'[^']*'|[^\s&;,'\"]+)")
+#: What an address asks for, whose values are often keys.
+_QUERY = re.compile(r"[?#](\S+)")
 #: Keys whose values are addresses, with a scheme or without one.
-_ADDRESS = re.compile(r"(^|_)(api_base|base|url|uri|endpoint|host|proxy)$", re.IGNORECASE)
+_ADDRESS = re.compile(r"(^|_)(api_base|base|url|uri|endpoint|host|proxy|target|path)$")
+#: An option on a command line, whose value follows.
+_OPTION = re.compile(r"--?([A-Za-z][\w-]*)$")
 #: Shorter ones (none, EMPTY, x) are no secrets; hiding each of their letters elsewhere would hide everything.
 _SHORTEST = 8
 
@@ -31,19 +35,15 @@ def without_secrets(value: Any, secret: bool = False, address: bool = False) -> 
     """The same document with secrets hidden. Names of environment variables are none."""
     if isinstance(value, Mapping):
         return {
-            key: without_secrets(item, secret or _is_secret(key), bool(_ADDRESS.search(str(key))))
+            _text(key, False, False)[0] if isinstance(key, str) else key: item
+            if names_count(key) and _is_number(item)
+            else without_secrets(item, secret or names_secret(key), _is_address(key))
             for key, item in value.items()
         }
-    if isinstance(value, list):
-        return [without_secrets(item, secret, address) for item in value]
+    if isinstance(value, (list, tuple)):
+        return [without_secrets(item, secret or after, address) for item, after in _after_options(value)]
     if isinstance(value, str):
-        if value.startswith("os.environ/"):
-            return value
-        if secret and value:
-            return HIDDEN
-        if address and "@" in value and "://" not in value:
-            return without_user(value)
-        return _KEY.sub(HIDDEN, without_users(value))
+        return _text(value, secret, address)[0]
     return HIDDEN if secret and isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -51,16 +51,53 @@ def secrets_in(value: Any, secret: bool = False, address: bool = False) -> Itera
     """The secrets themselves, so that whoever prints can take them out."""
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from secrets_in(item, secret or _is_secret(key), bool(_ADDRESS.search(str(key))))
+            yield from secrets_in(key)
+            yield from secrets_in(item, secret or names_secret(key), _is_address(key))
     elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from secrets_in(item, secret, address)
-    elif isinstance(value, str) and not value.startswith("os.environ/"):
-        found = [value] if secret else [*users_in(value), *_KEY.findall(value)]
-        if address and "@" in value and "://" not in value:
-            found.append(value.rpartition("@")[0])
-        yield from (text for text in found if len(text) >= _SHORTEST)
+        for item, after in _after_options(value):
+            yield from secrets_in(item, secret or after, address)
+    elif isinstance(value, str):
+        yield from (text for text in _text(value, secret, address)[1] if len(text) >= _SHORTEST)
 
 
-def _is_secret(key: Any) -> bool:
-    return bool(_SECRETS_INSIDE.search(str(key)) or _SECRET.search(str(key)))
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_address(key: Any) -> bool:
+    return bool(_ADDRESS.search(words_of(key)))
+
+
+def _after_options(words: Any) -> Iterator[tuple[Any, bool]]:
+    """The entries of a list, and of each whether the one before it is an option that takes a secret (--token)."""
+    before: Any = None
+    for word in words:
+        option = _OPTION.match(before) if isinstance(before, str) else None
+        yield word, option is not None and names_secret(option.group(1))
+        before = word
+
+
+def _text(text: str, secret: bool, address: bool) -> tuple[str, list[str]]:
+    """A text as it may be shown, and what is hidden of it."""
+    if text.startswith("os.environ/") or not text:
+        return text, []
+    if secret:
+        return HIDDEN, [text]
+    spans = [found.span() for found in (*_BEFORE_AT.finditer(text), *_KEY.finditer(text))]
+    if address and "@" in text and "://" not in text:
+        spans.append((0, text.rindex("@")))
+    spans += [found.span(2) for found in _NAMED.finditer(text) if names_secret(found.group(1))]
+    for found in _QUERY.finditer(text):
+        if address or "://" in text[: found.start()]:
+            for part in re.finditer(r"[^&;]+", found.group(1)):
+                at = found.start(1) + part.start() + part.group().find("=") + 1
+                spans.append((at, found.start(1) + part.end()))
+    shown, hidden, done = "", [], 0
+    for start, end in sorted(spans):
+        if end <= done:
+            continue
+        if start >= done:
+            shown += text[done:start] + HIDDEN
+        hidden.append(text[start:end])
+        done = end
+    return shown + text[done:], hidden

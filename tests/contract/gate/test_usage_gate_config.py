@@ -151,3 +151,31 @@ def test_a_link_stays_a_link_and_what_it_leads_to_changes(arguments, tmp_path):
 def test_a_place_where_no_file_can_be_is_named(arguments, tmp_path, name, state, said, check):
     failed = run(**{**arguments, "path": str(tmp_path / name)}, state=state, _ansible_check_mode=check)
     assert failed["failed"] and said in failed["msg"] and "report" not in failed["msg"]
+
+
+MISPLACED = [
+    "request: {header: {Authorization: 'Bearer %s'}}",
+    "request: {headers: 'Authorization: %s'}",
+    "request: {headers: [{A: '%s'}]}",
+    "request: [{headers: {A: '%s'}}]",
+    "request: {token: %s}",
+    "request: {path: '/check?token=%s'}",
+    "headers: {A: '%s'}",
+    "%s",
+    "- %s",
+]
+
+
+@pytest.mark.parametrize("text", MISPLACED)
+def test_a_secret_in_the_wrong_place_is_not_shown(arguments, tmp_path, text):
+    (tmp_path / "usage-gate.yml").write_text("capped_models: [a]\n" * (":" in text) + text.replace("%s", "S3CRETtok"))
+    result = run(**arguments, _ansible_diff=True)
+    assert result["changed"] and "S3CRETtok" not in json.dumps(result)
+
+
+def test_what_a_path_asks_for_is_not_shown(arguments, tmp_path):
+    for token in ("S3CRETtok", "S3CRETtoo"):
+        result = run(**arguments, request={"path": f"/check?token={token}"}, _ansible_diff=True)
+        assert result["changed"] and "S3CRET" not in json.dumps(result), result
+        assert result["config"]["request"]["path"].startswith("/check?")
+        assert token in (tmp_path / "usage-gate.yml").read_text()

@@ -332,3 +332,15 @@ def test_one_changed_key_leaves_the_rest_of_the_file_as_it_is(tmp_path, text):
 def test_a_place_where_no_file_can_be_is_named(tmp_path, name, said, check):
     failed = run(tmp_path / name, **WANTED, _ansible_check_mode=check)
     assert failed["failed"] and said in failed["msg"] and "report" not in failed["msg"]
+
+
+def test_secrets_in_odd_places_are_shown_neither_from_the_file_nor_from_the_task(file):
+    secret = "S3CRETtok-9f8e7d6c5b4a"
+    section = {
+        "database_url": f"postgresql://h/db?password={secret}",
+        "mcp": {"auth_value": secret, "env": {"PAT": secret}, "apiKey": secret, "api_keys": [secret]},
+    }
+    for dummy in range(2):
+        result = run(file, general_settings=section, _ansible_diff=True, _ansible_verbosity=3)
+        assert not result.get("failed") and secret not in json.dumps(result)
+    assert yaml.safe_load(file.read_text())["general_settings"]["mcp"] == section["mcp"]
