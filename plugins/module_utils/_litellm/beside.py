@@ -13,12 +13,10 @@ from pathlib import PurePath
 from typing import Any
 
 from .._gate.errors import ConfigError
-from .._gate.shown import without_users
 from .._gate.yaml_file import parse_yaml
 
 _WORKERS = re.compile(r"--num[_-]workers(?:[=\s,\"']+)(\d+)|\bNUM_WORKERS(?:[=:\s\"']+)(\d+)")
 _MASTER_KEY = re.compile(r"\bLITELLM_MASTER_KEY\b|\bEnvironmentFile=|\benv_file\b|\benvFrom\b")
-_IMAGE = re.compile(r"(?:[\w.-]+(?::\d+)?/)*litellm[\w-]*(?=[:@\s\"']|$)[^\s\"',\]}]*")
 _NAMES_LITELLM = re.compile(r"litellm", re.IGNORECASE)
 
 
@@ -65,6 +63,7 @@ def beside_kind(name: str, text: str) -> str | None:
 
 def read_beside(file: str, text: str) -> Beside | None:
     """The file, when it is one of these; ConfigError when it is one and not YAML."""
+    text = text.removeprefix("\ufeff")
     kind = beside_kind(file, text)
     if kind is None:
         return None
@@ -76,7 +75,8 @@ def read_beside(file: str, text: str) -> Beside | None:
             if document.strip():
                 parts.update(_containers(parse_yaml(document, file), ""))
         return Beside(file, kind, parts)
-    text = re.sub(r"(^|\s)[#;].*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^[ \t]*[#;].*\n?|(?<=\s)#.*$", "", text.replace("\r\n", "\n"), flags=re.MULTILINE)
+    text = re.sub(r"\\[ \t]*\n\s*", " ", text)  # one command, however many lines
     return Beside(file, kind, {kind: text} if _NAMES_LITELLM.search(text) else {})
 
 
@@ -118,58 +118,6 @@ def _flat(value: Any) -> str:
 
 
 # -- what the rules ask ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Release:
-    """A LiteLLM that a file asks for. ``version`` None: whatever is newest that day."""
-
-    where: str
-    said: str
-    version: str | None
-
-
-_PACKAGE = re.compile(r"(?<![\w./:-])litellm(?:\[[\w,\s-]*\])?\s*(?:(===?|[<>~!]=?|@)\s*[\"']?([^\s\"',;]+))?", re.IGNORECASE)  # fmt: skip
-_VERSION = re.compile(r"v?(\d+\.\d+\.\d+)")
-
-
-def releases(beside: Beside) -> Iterator[Release]:
-    """Which releases the file asks for."""
-    for where, text in beside.parts.items():
-        if beside.kind in ("compose", "manifest"):
-            for image in re.findall(r"^image: (\S+)$", text, re.MULTILINE):
-                if _NAMES_LITELLM.search(image):
-                    yield _of_image(where, image)
-        elif beside.kind == "requirements":
-            for line in text.splitlines():
-                match = re.match(r"\s*[\"']?(?=litellm\b(?!-))", line)
-                found = _PACKAGE.match(line, match.end()) if match else None
-                if found:
-                    yield _of_package(where, found)
-        else:
-            for line in text.splitlines():
-                if re.search(r"^\s*FROM\s|^Image=|docker|podman", line):
-                    for image in _IMAGE.findall(line):
-                        if "/" in image:
-                            yield _of_image(where, image)
-                if re.search(r"\b(pip|uv|uvx|pipx)\b", line):
-                    asked = [_of_package(where, found) for found in _PACKAGE.finditer(line)]
-                    # uvx --from litellm==1.2.3 litellm: the second is the command in the first
-                    yield from [release for release in asked if release.version] or asked[:1]
-
-
-def _of_image(where: str, image: str) -> Release:
-    tag = image.rsplit("/", 1)[-1]
-    version = _VERSION.search(tag)
-    if version:
-        return Release(where, image, version.group(1))
-    return Release(where, image, "digest" if "@sha256:" in image else None)
-
-
-def _of_package(where: str, found: re.Match[str]) -> Release:
-    exact = found.group(1) in ("==", "===") and "*" not in (found.group(2) or "")
-    return Release(where, without_users(found.group(0).strip()), found.group(2) if exact else None)
-
 
 #: /health itself, not /health/liveliness and its sisters: it calls every backend.
 _HEALTH = re.compile(r"(?:^|[\s\"'=(\[,]|:\d+|//[^\s/\"']+)/health/?(?![\w/-])", re.MULTILINE)

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from .._gate.check_config import Severity
 from .._gate.releases import COMPROMISED
 from . import access, serving, shape
-from .beside import Beside, health_probes, releases
+from .beside import Beside, health_probes
 from .proxy import Proxy
+from .requested import releases
 from .rule import Finding, Rule
 
 
