@@ -48,7 +48,8 @@ options:
     description:
       - Entries of C(model_list).
       - An entry is the same deployment when its C(model_info.id) is the same. Without one it is the same when C(model_name) is, and
-        C(litellm_params.api_base) in it, or C(litellm_params.model) where no C(api_base) is given.
+        C(litellm_params.api_base) in it, or C(litellm_params.model) where no C(api_base) is given. Where one address serves several models
+        of a group, the entry with the same C(model) is meant, and with O(state=absent) the C(model) must fit wherever it is given.
       - What the file says about a deployment and is not named here stays. A key with V(null) is taken out.
       - With O(state=absent) and nothing but a C(model_name), all deployments of that group are taken out.
     type: list

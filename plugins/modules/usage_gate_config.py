@@ -202,6 +202,7 @@ from pathlib import Path
 
 from ansible_collections.gb10.serving.plugins.module_utils._gate import config_file, verify
 from ansible_collections.gb10.serving.plugins.module_utils._gate.errors import ConfigError
+from ansible_collections.gb10.serving.plugins.module_utils._gate.same import same
 from ansible_collections.gb10.serving.plugins.module_utils._module import (
     file_behind,
     need_folder,
@@ -249,7 +250,7 @@ def _work(module):
         result["verified"], faults = _verify(config, params["verify_wait"])
         if faults:
             return {"failed": True, "msg": "nothing was written; " + "; ".join(faults), **result}
-    result["changed"] = before.document != document
+    result["changed"] = not same(before.document, document)
     result["diff"] = {"before": before.shown, "after": config_file.render(result["config"])}
     if result["changed"] and not module.check_mode:
         if params["backup"] and before.exists:

@@ -107,19 +107,35 @@ def _deployments(document: MutableMapping[str, Any], wanted: Wanted, where: str,
     models = _container(document, "model_list", [], where, make, wanted.present)
     if models is None:
         return
+    if not wanted.present:
+        for deployment in wanted.deployments:
+            for index in reversed(range(len(models))):
+                if is_same(models[index], deployment) and _has_model(models[index], deployment):
+                    del models[index]
+        return
+    # First those that are there to the letter: what one of them is, no other may become. One that is put in is nobody else's.
+    taken: dict[int, list[int]] = {}
     for number, deployment in enumerate(wanted.deployments):
         found = [index for index, entry in enumerate(models) if is_same(entry, deployment)]
-        if not wanted.present:
-            for index in reversed(found):
-                del models[index]
-        elif len(found) > 1:
+        exact = [index for index in found if _has_model(models[index], deployment)]
+        if len(exact) == 1 or exact == found:
+            taken[number] = exact
+    claimed = {index for found in taken.values() for index in found}
+    for number, deployment in enumerate(wanted.deployments):
+        if number not in taken:
+            found = [index for index, entry in enumerate(models) if is_same(entry, deployment)]
+            taken[number] = [index for index in found if index not in claimed]
+            claimed.update(taken[number])
+    for number, deployment in enumerate(wanted.deployments):
+        found = taken[number]
+        if len(found) > 1:
             raise ConfigError(
                 [
                     f"{where}: model_list: {len(found)} entries are deployments[{number}] ({deployment['model_name']}); "
                     "give each a model_info.id, or remove what is double"
                 ]
             )
-        elif found:
+        if found:
             _put(models[found[0]], {key: value for key, value in deployment.items() if value is not None}, make)
         else:
             models.append(make(_without_nulls(deployment)))
@@ -140,6 +156,14 @@ def is_same(entry: Any, wanted: Mapping[str, Any]) -> bool:
         if params.get(key) is not None:
             return bool(theirs.get(key) == params[key])
     return True
+
+
+def _has_model(entry: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether the model is the one named too: one server may serve several in one group. An id says enough."""
+    if _mapping(wanted.get("model_info")).get("id") is not None:
+        return True
+    model = _mapping(wanted.get("litellm_params")).get("model")
+    return model is None or bool(_mapping(entry.get("litellm_params")).get("model") == model)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

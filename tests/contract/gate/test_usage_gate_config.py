@@ -179,3 +179,12 @@ def test_what_a_path_asks_for_is_not_shown(arguments, tmp_path):
         assert result["changed"] and "S3CRET" not in json.dumps(result), result
         assert result["config"]["request"]["path"].startswith("/check?")
         assert token in (tmp_path / "usage-gate.yml").read_text()
+
+
+def test_yes_is_not_one(arguments, tmp_path):
+    file = tmp_path / "usage-gate.yml"
+    run(**arguments, limits={"retries": 1})
+    file.write_text(file.read_text().replace("retries: 1", "retries: true"))
+    assert run(**arguments, limits={"retries": 1})["changed"]
+    assert yaml.safe_load(file.read_text())["limits"]["retries"] is not True
+    assert not run(**arguments, limits={"retries": 1})["changed"]

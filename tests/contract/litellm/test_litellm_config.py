@@ -153,6 +153,8 @@ BROKEN = [
     ("endpoints: {static: [x]}\ncapped_models: [a]\n", "this is usage-gate.yml"),
     ("router_settings: [1]\n", "router_settings: a mapping is needed"),
     ("model_list: {}\nrouter_settings: {}\n", "model_list: a list is needed"),
+    ("model_list: []\na: 2024-13-45\n", "line 2, column 4: not valid YAML: month must be in 1..12"),
+    ('model_list: []\na: "x\x07"\n', "line 2, column 6: not valid YAML: the character #x07"),
     ("model_list: &m []\nx: *m\nrouter_settings: {}\n", "where it shares values by anchors"),
 ]
 
@@ -344,3 +346,35 @@ def test_secrets_in_odd_places_are_shown_neither_from_the_file_nor_from_the_task
         result = run(file, general_settings=section, _ansible_diff=True, _ansible_verbosity=3)
         assert not result.get("failed") and secret not in json.dumps(result)
     assert yaml.safe_load(file.read_text())["general_settings"]["mcp"] == section["mcp"]
+
+
+def test_one_server_with_two_models_in_a_group_is_two_deployments(tmp_path):
+    def one(model: str) -> dict[str, Any]:
+        return {"model_name": "g", "litellm_params": {"model": f"openai/{model}", "api_base": "http://x/v1"}}
+
+    def models() -> list[str]:
+        there = yaml.safe_load(file.read_text())["model_list"]
+        return [entry["litellm_params"]["model"].removeprefix("openai/") for entry in there]
+
+    file = tmp_path / "config.yaml"
+    file.write_text("")
+    both = [one("m1"), one("m2")]
+    assert run(file, deployments=both)["changed"] and models() == ["m1", "m2"]
+    assert not run(file, deployments=both)["changed"]
+    assert not run(file, deployments=both[::-1])["changed"]
+    assert not run(file, deployments=[one("m2")])["changed"]
+    assert "2 entries" in run(file, deployments=[one("m3")])["msg"]
+    assert run(file, deployments=[*both, one("m3")])["changed"] and models() == ["m1", "m2", "m3"]
+    gone = {"state": "absent", "deployments": [one("m2")]}
+    assert run(file, **gone)["changed"] and models() == ["m1", "m3"]
+    assert not run(file, **gone)["changed"]
+    file.write_text(
+        file.read_text().replace(
+            "  - model_name: g\n    litellm_params:\n      model: openai/m3\n      api_base: http://x/v1\n", ""
+        )
+    )
+    assert models() == ["m1"]
+    assert run(file, deployments=both[::-1])["changed"] and models() == ["m1", "m2"]
+    file.write_text("")
+    run(file, deployments=[one("m1")])
+    assert run(file, deployments=[one("m9")])["changed"] and models() == ["m9"]  # the server has another model now
