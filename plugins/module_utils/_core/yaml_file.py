@@ -29,6 +29,12 @@ try:
                     )
             return super().construct_mapping(node, deep)
 
+        def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+            try:
+                return super().construct_object(node, deep)
+            except (ValueError, OverflowError) as error:  # 2024-13-45 looks like a day
+                raise yaml.MarkedYAMLError(problem=str(error), problem_mark=node.start_mark) from None
+
 except ImportError:  # the module or command that needs it says so
     pass
 
@@ -41,6 +47,12 @@ def parse(text: str, name: str) -> Any:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise ConfigError([f"{name}: {where}{error.problem or 'not YAML'}; mend the file there"]) from None
+    except yaml.reader.ReaderError as error:
+        before = text[: error.position]
+        place = f"line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))}"
+        raise ConfigError(
+            [f"{name}: {place}: the character #x{ord(text[error.position]):02x} is not allowed; mend the file there"]
+        ) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError([f"{name}: not YAML ({' '.join(str(error).split())})"]) from None
 

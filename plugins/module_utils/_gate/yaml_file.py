@@ -32,6 +32,12 @@ try:
                 seen.add(key_node.value)
             return super().construct_mapping(node, deep=deep)
 
+        def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+            try:
+                return super().construct_object(node, deep=deep)
+            except (ValueError, OverflowError) as error:  # 2024-13-45 looks like a day
+                raise yaml.constructor.ConstructorError(None, None, str(error), node.start_mark) from None
+
 except ImportError:  # the module or command that needs it says so
     pass
 
@@ -48,8 +54,23 @@ def parse_yaml(text: str, source: str) -> Any:
         mark = error.problem_mark
         where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
         raise ConfigError([f"{source}:{where} not valid YAML: {error.problem or error}"]) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except yaml.reader.ReaderError as error:
+        line, column = place_of(text, error.position)
+        raise ConfigError(
+            [
+                f"{source}: line {line}, column {column}: not valid YAML: the character #x{ord(text[error.position]):02x} is not allowed"
+            ]
+        ) from None
+    except RecursionError:
+        raise ConfigError([f"{source}: not valid YAML for LiteLLM or the gate: it is nested too deeply"]) from None
+    except (yaml.YAMLError, ValueError) as error:
         raise ConfigError([f"{source}: not valid YAML: {' '.join(str(error).split())}"]) from None
+
+
+def place_of(text: str, position: int) -> tuple[int, int]:
+    """Line and column of a character, from 1."""
+    before = text[:position].replace("\r\n", "\n")
+    return before.count("\n") + 1, len(before) - before.rfind("\n")
 
 
 def need_regular(path: str | Path) -> int:
