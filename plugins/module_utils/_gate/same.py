@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,4 +19,6 @@ def same(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(same(*pair) for pair in zip(one, other, strict=True))
     if isinstance(one, bool) != isinstance(other, bool):
         return False
-    return bool(one == other) or (one != one and other != other)  # .nan is not even itself
+    if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
+        return math.isnan(other)  # .nan is not even itself
+    return bool(one == other)
