@@ -35,34 +35,27 @@ An entry of `llm_servers`. Beside that list `servers.yml` has `settings` and `no
 SHOWN = {"None": "null", "()": "[]", "START_CEILING_S": "1800", "False": "false"}
 
 
-def server_rows() -> str:
-    """The rows for the keys of a server."""
-    text = SERVERS.read_text(encoding="utf-8")
-    body = text[text.index("class Server:") : text.index("class _Faults")]
-    rows = re.findall(r"^    (\w+): ([^=#\n]+?)(?: = ([^#\n]+?))?  # (.*)$", body, re.MULTILINE)
-    if len(rows) < 15:
-        raise SystemExit("make_settings: the keys of a server could not be found in their source")
-    out = ""
-    for name, dummy, default, why in rows:
-        shown = SHOWN.get(default, default.strip('"')) or "must be given"
-        why = re.sub(r"([\w-]+\.md)", r"[\1](\1)", why)
-        out += f"| `{name}` | {shown} | {why} |\n"
-    return out
+def fields(source: Path, begin: str, end: str, least: int) -> list[tuple[str, str, str]]:
+    """(name, default, comment) of each field of a class; what has no default must be given."""
+    text = source.read_text(encoding="utf-8")
+    body = text[text.index(begin) : text.index(end)]
+    rows = re.findall(r"^    (\w+): [^=#\n]+?(?: = ([^#\n]+?))?(?:\s+# (.*))?$", body, re.MULTILINE)
+    if len(rows) < least:
+        raise SystemExit(f"make_settings: the fields could not be found in {source}")
+    return rows
 
 
 def page() -> str:
     """The page's text."""
-    text = SOURCE.read_text(encoding="utf-8")
-    body = text[text.index("class Settings:") : text.index("_CHOICES")]
-    rows = re.findall(r"^    (\w+): [^=]+ = ([^#\n]+?)(?:\s+# (.*))?$", body, re.MULTILINE)
-    if len(rows) < 20:
-        raise SystemExit("make_settings: the settings could not be found in their source")
-    return (
-        HEAD
-        + "".join(f"| `{name}` | {default.strip()} | {why or ''} |\n" for name, default, why in rows)
-        + SERVER_HEAD
-        + server_rows()
-    )
+    text = HEAD
+    for name, default, why in fields(SOURCE, "class Settings:", "_CHOICES", 20):
+        text += f"| `{name}` | {default} | {why} |\n"
+    text += SERVER_HEAD
+    for name, default, why in fields(SERVERS, "class Server:", "class _Faults", 15):
+        shown = SHOWN.get(default, default.strip('"')) or "must be given"
+        linked = re.sub(r"([\w-]+[.]md)", r"[\1](\1)", why)
+        text += f"| `{name}` | {shown} | {linked} |\n"
+    return text
 
 
 def main() -> int:

@@ -221,6 +221,9 @@ class Folder:
             return None if (ROOT / words[1]).exists() else f"there is no file {words[1]}"
         if words[:2] == ["pip", "install"] and words[2] == "/opt/gb10-serving/heartbeat":
             return None
+        if words[:2] == ["pip", "install"]:  # every environment here is made by installing what this file names
+            named = re.findall(r"^[\w-]+", (ROOT / "requirements/run.txt").read_text(), re.M)
+            return None if len(words) == 3 and words[2] in named else f"requirements/run.txt does not name {words[2:]}"
         return f"nothing here runs {shlex.join(words)}"
 
 

@@ -49,6 +49,7 @@ BROKEN = [
         "ansible -m gb10.serving.llm_health -a 'url=http://spark1:8000' -c local spark9",
     ),
     ("a rung that is not there", "./dev test units"),
+    ("a library that we do not need", "pip install httpz"),
     ("a benchmark that is not there", "./dev bench checks"),
     ("a page that does not have it", "curl -s http://127.0.0.1:8000/metrics | grep ^llmm_"),
 ]
