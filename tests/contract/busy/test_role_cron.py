@@ -29,7 +29,7 @@ class Cron:
         self.file.write_text(LINES)
         (folder / "inventory").write_text(f"localhost ansible_python_interpreter={sys.executable}\n")
 
-    def run(self, *entries, part="cron", **variables):
+    def run(self, *entries, part="cron", own="/var/spool/cron/", **variables):
         given = {
             "busy_flag_cron": [{"file": str(self.file), **entry} for entry in entries],
             **variables,
@@ -37,7 +37,7 @@ class Cron:
         tasks = [{"ansible.builtin.include_role": {"name": "gb10.serving.busy_flag", "tasks_from": part}}]
         play = [{"hosts": "all", "gather_facts": False, "vars": given, "tasks": tasks}]
         (self.folder / "play.yml").write_text(json.dumps(play))
-        more = ["-e", json.dumps({"busy_flag_cron_places": [str(self.file.parent)]})]
+        more = ["-e", json.dumps({"busy_flag_cron_places": [str(self.file.parent)], "busy_flag_cron_own": own})]
         more += ["--check"] if part == "preflight" else []  # nothing else of the product is on this machine
         return run_playbook(self.folder, str(self.folder / "play.yml"), self.folder / "inventory", *more)
 
@@ -74,6 +74,15 @@ def test_a_comment_and_a_part_of_a_command_are_no_entry(cron, command):
     assert said.status != 0
     assert "there is no such entry; give the file and the entry's command word for word" in said.words
     assert cron.file.read_text() == LINES
+
+
+def test_the_first_word_of_a_command_in_a_users_own_crontab_is_no_user(cron):
+    own = {"own": str(cron.file.parent)}
+    cron.file.write_text("0 3 * * * nice /usr/local/bin/batch\n@reboot /usr/local/bin/batch --all\n")
+    said = cron.run({"command": "/usr/local/bin/batch", "name": "x"}, part="preflight", **own)
+    assert "/usr/local/bin/batch: there is no such entry" in said.words
+    assert cron.run(BATCH, **own).changed == 1
+    assert "0 3 * * * nice /usr/local/bin/batch\n@reboot /usr/local/bin/llm-busy run" in cron.file.read_text()
 
 
 def test_an_entry_that_is_wrapped_already_is_there(cron):
