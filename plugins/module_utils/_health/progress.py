@@ -140,10 +140,10 @@ def _counters_fell(before: EngineReading, now: EngineReading) -> bool:
 
 def _restarted(track: Track, observation: Observation, reading: Reading) -> bool:
     """Another process answered than last time."""
-    if track.start_time is not None and reading.start_time is not None:
-        if not _same(track.start_time, reading.start_time, START_TOLERANCE_S):
-            return True
-    elif _since_changed(track, observation):
+    old, new = track.start_time, reading.start_time
+    if old is not None and new is not None and not _same(old, new, START_TOLERANCE_S):
+        return True
+    if _since_changed(track, observation):
         return True  # several API servers publish no start time, and their counters can survive a restart
     return any(
         track.engines[label].last is not None and _counters_fell(track.engines[label].last or now, now)
@@ -399,6 +399,15 @@ def _void(engine: EngineTrack, t: float) -> EngineTrack:
     return replace(engine, progress_t=t, debt_t=None if engine.debt_t is None else t, readings=1)
 
 
+def _after_doubt(before: EngineTrack | None, engine: EngineTrack, t: float) -> EngineTrack:
+    """Where the gauges are stale a silence begins now; with a probe that nobody answered, when that was sent."""
+    if engine.debt_t is None:
+        return replace(engine, work_t=t, readings=1)
+    if before is None or before.debt_t is None:
+        return replace(engine, work_t=max(engine.work_t or engine.debt_t, engine.debt_t))
+    return engine
+
+
 def advance(track: Track | None, observation: Observation, gap_s: float | None = None) -> Track:
     """The memory after one more observation. `gap_s`: a longer pause between observations voids the silence so far."""
     before = track
@@ -480,8 +489,7 @@ def advance(track: Track | None, observation: Observation, gap_s: float | None =
     if cleared or silent_clients >= SUSPECT_OBSERVATIONS:
         # stale gauges are no work: a silence can only begin after them
         engines = {
-            label: replace(engine, work_t=observation.t, readings=1) if engine.debt_t is None else engine
-            for label, engine in engines.items()
+            label: _after_doubt(track.engines.get(label), engine, observation.t) for label, engine in engines.items()
         }
     return Track(
         t=observation.t,

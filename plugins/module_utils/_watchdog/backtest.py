@@ -13,7 +13,7 @@ from .._core.settings import with_values
 from .._health.observation import Observation
 from .decide import Action, step
 from .memory import Memory
-from .trace import Trace, parse
+from .trace import Trace, decoded, parse
 
 
 def outcome(trace: Trace) -> dict[str, Any]:
@@ -49,10 +49,12 @@ def backtest(files: Sequence[Path], values: Mapping[str, Any]) -> dict[str, Any]
     notes: list[str] = []
     for path in files:
         try:
-            read = parse(path.read_text(encoding="utf-8"), str(path))
+            read = parse(decoded(path.read_bytes()), str(path))
         except (ConfigError, OSError, UnicodeDecodeError) as error:
             notes.append(str(error) if isinstance(error, ConfigError) else f"{path}: cannot be read")
             continue
+        if read.note:
+            notes.append(read.note)
         other = replace(read, settings=with_values(read.settings, values, "--set"))
         rows.append({"trace": path.name, "now": outcome(read), "then": outcome(other)})
     total = {

@@ -124,7 +124,7 @@ def _learn(settings: Settings, memory: Memory, before: Track | None, track: Trac
         compiling
         or bool(observation.lease_holders())
         or observation.service.wanted is False
-        or (host.memory_pressure or 0.0) >= settings.thrashing_share
+        or (host.memory_pressure or 0.0) > settings.thrashing_share
         or bool(observation.paused)
         or (observation.reading is not None and any(e.sleeping for e in observation.reading.engines.values()))
         or track.suspect_cleared
@@ -160,7 +160,9 @@ def _learn(settings: Settings, memory: Memory, before: Track | None, track: Trac
     if host.gpu_power_w is not None and any(engine.moved and engine.work for engine in track.engines.values()):
         power = (*power, host.gpu_power_w)[-POWER_KEPT:]
     never_ready_t = _never_ready(memory, before, observation)
-    ranks = {rank.host: rank.cpu_seconds for rank in observation.ranks if rank.cpu_seconds is not None}
+    # a rank that an observation leaves out is still one of this process
+    ranks = dict.fromkeys(() if fresh else memory.rank_cpu_seconds)
+    ranks |= {rank.host: rank.cpu_seconds for rank in observation.ranks}
     return replace(
         memory,
         pauses=pauses,
@@ -301,6 +303,8 @@ def _stopped_since(
     seen += [(r.gpu_power_w, memory.rank_cpu_seconds.get(r.host), r.cpu_seconds) for r in observation.ranks]
     if any(rank.reachable is False for rank in observation.ranks):
         return None
+    if not memory.rank_cpu_seconds.keys() <= {rank.host for rank in observation.ranks}:
+        return None  # nothing is known of that rank now
     for watts, old_cpu, cpu in seen:
         if watts is None or watts >= limit or not _cpu_flat(settings, old_cpu, cpu, span):
             return None
@@ -318,7 +322,7 @@ def _follow(
     dead_rule = verdict.rule if verdict.state is State.DEAD and verdict.restart_justified else None
     dead_seen = (before.dead_seen + 1 if before.dead_rule == dead_rule and not gap else 1) if dead_rule else 0
     host = observation.host
-    calm = host.memory_pressure is not None and host.memory_pressure < settings.thrashing_share
+    calm = host.memory_pressure is not None and host.memory_pressure <= settings.thrashing_share
     # a look that shows CPU time, or cannot show it, begins the stillness anew
     still = verdict.state is State.UNRESPONSIVE and calm and host.cpu_seconds is not None
     went_on = still and before.unresponsive_since is not None and before.cpu_flat and not gap
@@ -481,7 +485,7 @@ def _thrashing(
     settings: Settings, memory: Memory, verdict: Verdict, observation: Observation, now: float
 ) -> Decision | None:
     pressure = observation.host.memory_pressure
-    if verdict.rule == "given_up" or pressure is None or pressure < settings.thrashing_share:
+    if verdict.rule == "given_up" or pressure is None or pressure <= settings.thrashing_share:
         return None
     return _none(
         f"{verdict.reason}, but the host is short of memory ({pressure:.0%} of a minute stood still): no proof",

@@ -53,7 +53,7 @@ class Memory:
     power_w: tuple[float, ...] = ()
     cpu_seconds: float | None = None
     cpu_flat: bool = False
-    rank_cpu_seconds: dict[str, float] = field(default_factory=dict)
+    rank_cpu_seconds: dict[str, float | None] = field(default_factory=dict)
     stopped_since: float | None = None
     compiled_t: float | None = None
     excused: tuple[str, ...] = ()

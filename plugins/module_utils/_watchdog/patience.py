@@ -28,12 +28,17 @@ def innocent_pause(settings: Settings, memory: Memory, now: float) -> float:
     return recent[1] if len(recent) > 1 else 0.0
 
 
+def _begun(memory: Memory, engine: EngineTrack) -> float:
+    """When the silence that counts began: time with a compiler at work does not, it starts anew at its last sighting."""
+    return max(engine.silent_since, memory.compiled_t if memory.compiled_t is not None else engine.silent_since)
+
+
 def witnessed(settings: Settings, memory: Memory, engine: EngineTrack) -> float | None:
-    """The silence after which power and CPU time, independent of each other, have said "stopped" in every observation
+    """The silence, since it counts, after which power and CPU time, independent of each other, have said "stopped" in every observation
     of `patience_witness_s`; None while one of them does not. A hang between two looks leaves CPU time in the first."""
     if memory.stopped_since is None:
         return None
-    return max(memory.stopped_since - engine.silent_since, 0.0) + settings.patience_witness_s
+    return max(memory.stopped_since - _begun(memory, engine), 0.0) + settings.patience_witness_s
 
 
 def patience(settings: Settings, memory: Memory, track: Track, label: str) -> Patience:
@@ -50,7 +55,7 @@ def patience(settings: Settings, memory: Memory, track: Track, label: str) -> Pa
         found = Patience(silence, "patience_witness_s")
     if engine.stall_t is not None and label != WHOLE:
         # only the time in which nothing ran is a stall: a queue seen for a moment shortens no long prefill
-        stalled = max(engine.stall_t - engine.silent_since, 0.0) + settings.patience_waiting_s
+        stalled = max(engine.stall_t - _begun(memory, engine), 0.0) + settings.patience_waiting_s
         if stalled < found.seconds:
             found = Patience(stalled, "patience_waiting_s")
     learned = settings.learned_factor * innocent_pause(settings, memory, track.t)
@@ -60,9 +65,9 @@ def patience(settings: Settings, memory: Memory, track: Track, label: str) -> Pa
         found = Patience(max(settings.patience_extended_s, settings.patience_s), "patience_extended_s")
     if settings.step_limit_s is not None and settings.step_limit_factor * settings.step_limit_s > found.seconds:
         found = Patience(settings.step_limit_factor * settings.step_limit_s, "step_limit_s")
-    if memory.compiled_t is not None and memory.compiled_t > engine.silent_since:
-        # time with a compiler at work does not count: the patience starts anew at its last sighting
-        anew = memory.compiled_t - engine.silent_since + found.seconds
+    compiled_s = _begun(memory, engine) - engine.silent_since
+    if compiled_s > 0:
+        anew = compiled_s + found.seconds
         cap = max(settings.patience_extended_s, found.seconds)
         found = Patience(min(anew, cap), "compiler")
     return found

@@ -28,6 +28,12 @@ class Trace:
     note: str | None = None
 
 
+def decoded(data: bytes) -> str:
+    """UTF-8, but for a last line that was cut off in the middle of a letter. Raises UnicodeDecodeError."""
+    whole = data.rfind(b"\n") + 1
+    return data[:whole].decode("utf-8-sig") + data[whole:].decode("utf-8", "replace")
+
+
 def _rows(text: str, name: str) -> Iterator[tuple[int, Any]]:
     lines = text.split("\n")  # not splitlines: a string may hold any other line separator
     for number, line in enumerate(lines, 1):

@@ -109,3 +109,16 @@ def test_options_of_lock_may_stand_behind_the_name(bed):
     where = ("--config", str(bed.config), "--state-dir", str(bed.folder / "state"))
     done = bed.watchdog("lock", "qwen", *where, "--", "echo", "held")
     assert done.stdout == "held\n"
+
+
+def test_a_backtest_reads_what_a_replay_reads(bed):
+    """A trace with a byte order mark, and one that was cut off in the middle of a letter while it was written."""
+    (bed.folder / "traces").mkdir()
+    header = b'{"trace": 1, "server": {}, "settings": {}}\n'
+    (bed.folder / "traces/mark.jsonl").write_bytes(b"\xef\xbb\xbf" + header)
+    (bed.folder / "traces/cut.jsonl").write_bytes(header + '{"t": 0.0}\n{"t": 20.0, "x": "é'.encode()[:-1])
+    done = bed.watchdog("backtest", str(bed.folder / "traces"))
+    assert "line 3 is cut off and was left out" in done.stderr and "is not JSON" not in done.stderr
+    assert "mark.jsonl" in done.stdout and "cut.jsonl" in done.stdout
+    for name in ("mark", "cut"):
+        bed.watchdog("replay", str(bed.folder / f"traces/{name}.jsonl"))

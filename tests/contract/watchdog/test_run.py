@@ -70,6 +70,17 @@ def test_what_cannot_be_restarted_is_asked_for_no_proof_and_refused_once(bed):
     assert len(bed.starts) == 2 and bed.journal("closed")[0]["outcome"] == "serving again"
 
 
+def test_of_a_host_that_only_observes_nothing_is_touched_and_nothing_asked(bed):
+    bed.describe({"mode": "observe"})
+    bed.freeze()
+    bed.run_until(lambda: bed.journal("alert"))
+    for _ in range(3):
+        bed.watchdog("run")
+    assert (len(bed.starts), bed.lines("posts"), bed.journal("decided", "closed")) == (1, [], [])
+    (alert,) = bed.journal("alert")
+    assert alert["reason"].startswith("would restart: it is hung")
+
+
 def test_the_stacks_are_kept_where_py_spy_is_and_no_command_line_with_them(bed, monkeypatch):
     py_spy = Path(sys.executable).with_name("py-spy")
     assert py_spy.exists(), "the requirements of this environment have it"

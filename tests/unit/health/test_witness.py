@@ -17,8 +17,8 @@ from ansible_collections.gb10.serving.plugins.module_utils._health import proc, 
 SERVER = """
 import socket, sys, os, time
 listener = socket.create_server(("127.0.0.1", 0))
-print(listener.getsockname()[1], flush=True)
 if os.fork() == 0:
+    print(listener.getsockname()[1], flush=True)  # now there are two
     while True:
         time.sleep(1)
 kept = []

@@ -157,6 +157,60 @@ def test_the_witnesses_count_from_where_both_speak(first):
     assert restarts(looks)[0] == 1840.0
 
 
+def worked_then_stopped(until, **more):
+    """Work with its power and CPU time up to 1400, then a standstill that both witnesses see."""
+    looks = [seen(t, moved=t, host=Host(cpu_seconds=float(t), gpu_power_w=45.0)) for t in range(0, 1401, 20)]
+    stopped = Host(cpu_seconds=1400.0, gpu_power_w=20.0, **more)
+    return looks + [seen(t, moved=1400, host=stopped) for t in range(1420, until, 20)]
+
+
+def test_without_a_ranks_witnesses_the_patience_of_the_witnesses_does_not_hold():
+    from ansible_collections.gb10.serving.plugins.module_utils._health.observation import Rank
+
+    def with_rank(look, known=True):
+        cpu, watts = look.host.cpu_seconds, look.host.gpu_power_w
+        rank = Rank(host="spark2", reachable=True, cpu_seconds=cpu, gpu_power_w=watts)
+        return replace(look, ranks=(rank,) if known else ())
+
+    looks = worked_then_stopped(2400)
+    assert restarts([with_rank(look) for look in looks])[0] == 1820.0
+    assert restarts([with_rank(look, known=look.t <= 1400) for look in looks])[0] == 2000.0
+
+
+def test_after_a_compiler_the_witnesses_and_a_stall_count_from_its_last_sighting():
+    looks = worked_then_stopped(2600)
+    with_compiler = [
+        replace(look, host=replace(look.host, compilers=("nvcc",))) if 1400 < look.t <= 1680 else look for look in looks
+    ]
+    assert restarts(with_compiler)[0] == 1680.0 + 420
+    looks = [seen(t, host=Host(compilers=("nvcc",))) for t in range(0, 401, 20)]
+    looks += [seen(t, engine={"running": 0.0, "waiting": 3.0}) for t in range(420, 1400, 20)]
+    assert restarts(looks)[0] == 420.0 + 300
+
+
+@pytest.mark.parametrize("pressure", [0.10, 0.11])
+def test_a_host_is_short_of_memory_above_its_share(pressure):
+    looks = [seen(t, host=Host(memory_pressure=pressure)) for t in range(0, 700, 20)]
+    assert restarts(looks) == ([600.0] if pressure <= 0.10 else [])
+
+
+def test_who_else_started_the_service_was_first_though_the_page_shows_the_same_start():
+    looks = [seen(t, service=Service("active", -7200.0 if t < 300 else 290.0, True)) for t in range(0, 1000, 20)]
+    assert restarts(looks) == [900.0]
+    # what comes of two clocks is no other start
+    looks = [seen(t, service=Service("active", -7200.0 + t % 3, True)) for t in range(0, 700, 20)]
+    assert restarts(looks) == [600.0]
+
+
+def test_the_unanswered_probe_of_a_suspect_counts_from_when_it_was_sent():
+    """Stale gauges: before the probe there was nothing that could be silent."""
+    alone = Host(clients=0, gpu_utilization=0.0)
+    looks = [seen(t, moved=0.0, host=alone) for t in range(0, 601, 60)]
+    looks += [seen(660, host=alone, probe="timeout", probe_begin=660.0)]
+    looks += [seen(t, host=alone) for t in range(720, 1500, 60)]
+    assert restarts(looks)[0] == 1260.0
+
+
 def test_the_power_of_an_idle_machine_is_not_that_of_work():
     looks = [seen(t, moved=t, host=Host(cpu_seconds=float(t), gpu_power_w=45.0)) for t in range(0, 1401, 20)]
     looks += [
