@@ -110,8 +110,8 @@ def check_files(files: Sequence[str], check_proxy: ProxyCheck) -> Report:
             report.unusable = True
             report.remarks += [Remark(file, Severity.ERROR, sentence) for sentence in error.problems]
     for file, document in proxies:
-        gate = gates[0] if gates else _gate_beside(file)
         try:
+            gate = gates[0] if gates else _gate_beside(file)
             report.remarks += check_proxy(file, document, gate)
         except ConfigError as error:  # what belongs to it cannot be used, so LiteLLM would not start
             report.unusable = True
@@ -136,8 +136,6 @@ def kind_of(document: Any, where: str) -> str:
 
 
 def _gate_beside(file: str) -> GateConfig | None:
+    """The gate's configuration in LiteLLM's folder, where there is one. ConfigError when it cannot be used."""
     beside = Path(file).with_name("usage-gate.yml")
-    try:
-        return parse_config(read_yaml(beside, "the gate's configuration"), str(beside)) if beside.exists() else None
-    except ConfigError:
-        return None  # it is checked when it is given itself
+    return parse_config(read_yaml(beside, "the gate's configuration"), str(beside)) if beside.exists() else None

@@ -260,9 +260,10 @@ def parse_endpoint(text: Any) -> Endpoint:
     if parts.query or parts.fragment or text.endswith(("?", "#")):
         raise ValueError(f"{said} carries a query or a fragment; the path of the question is request.path")
     host = parts.hostname
-    if ":" in host:
+    if ":" in host or "[" in parts.netloc:
         try:
-            host = f"[{ipaddress.ip_address(host)}]"
+            address = ipaddress.IPv6Address(host)
+            host = str(address.ipv4_mapped) if address.ipv4_mapped else f"[{address}]"
         except ValueError:
             raise ValueError(f"{said} is not a URL: {parts.hostname} is no address") from None
     elif re.fullmatch(r"[0-9.]+", host):
@@ -359,11 +360,11 @@ class _Reader:
             except ValueError as error:
                 self.say(f"{key}[{position}]", str(error))
                 continue
-            if endpoint in endpoints:
+            same = [place for place, other in enumerate(endpoints) if other.place == endpoint.place]
+            if same:
                 self.say(
                     f"{key}[{position}]",
-                    f"{endpoint.url} is already given as {key}[{endpoints.index(endpoint)}]; "
-                    "a retry must reach another machine",
+                    f"{endpoint.url} is already given as {key}[{same[0]}]; a retry must reach another machine",
                 )
             endpoints.append(endpoint)
         return StaticEndpoints(tuple(endpoints))
@@ -540,10 +541,10 @@ class _Reader:
         }
 
     def number(self, key: str, value: Any, bounds: _Number, fallback: float) -> Any:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not -math.inf < value < math.inf:
             self.say(key, f"a number is needed, not {shown(value)}")
             return fallback
-        if bounds.whole and value != int(value):
+        if bounds.whole and value % 1:
             self.say(key, f"a whole number is needed, not {shown(value)}")
             return fallback
         if not bounds.low <= value <= bounds.high:

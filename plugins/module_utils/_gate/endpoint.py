@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 
@@ -21,3 +22,8 @@ class Endpoint:
     url: str
     server_name: str | None = None
     address: str | None = None
+
+    @property
+    def place(self) -> str:
+        """The URL, but for the dot that may end a host's name: what is there is the same machine."""
+        return re.sub(r"\.(?=:\d+(?:/|$))", "", self.url, count=1)

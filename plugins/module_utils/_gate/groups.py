@@ -19,9 +19,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-#: Names one request may resolve to before we stop following: no real configuration chains more than a handful.
-MAX_NAMES = 200
-
 
 class Capped:
     """The capped list. An entry with ``*`` stands for every name it matches."""
@@ -48,6 +45,9 @@ class Routing:
     team_groups: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)  # (team, public name)
     fallbacks: tuple[tuple[str, tuple[str, ...]], ...] = ()  # key ("*": any) -> targets
     leads_to: Mapping[str, frozenset[str]] = field(default_factory=dict)  # an auto-router's groups, and silent_model's
+    served: Mapping[str, frozenset[tuple[str, str]]] = field(
+        default_factory=dict
+    )  # model_name -> servers, models there
 
     def names_for(
         self, requested: str, own_aliases: Sequence[Mapping[str, Any]] = (), team: str | None = None
@@ -58,10 +58,10 @@ class Routing:
         too many costs one check, a name too few a bypass.
         """
         found: dict[str, None] = {}
-        # Chat completions take several models in one request, separated by commas.
+        # Chat completions take several models in one request, separated by commas: as many as somebody writes. All that
+        # they lead to is in the configuration, so this ends.
         waiting = [requested, *(part.strip() for part in requested.split(","))] if "," in requested else [requested]
-        while waiting and len(found) < MAX_NAMES:
-            name = waiting.pop(0)
+        for name in waiting:  # it grows meanwhile
             if not name or name in found:
                 continue
             found[name] = None
@@ -103,8 +103,7 @@ class Routing:
         start = list(names)
         found: dict[str, None] = {}
         waiting = list(start)
-        while waiting and len(found) < MAX_NAMES:
-            name = waiting.pop(0)
+        for name in waiting:  # it grows meanwhile
             for key, targets in self.fallbacks:
                 if key != "*" and key != name and not name.endswith("/" + key) and not key.endswith("/" + name):
                     continue
@@ -194,11 +193,9 @@ def find_bypasses(routing: Routing, capped: Capped) -> list[Finding]:
                     refused=not own_capped,
                 )
             )
-    owners = {
-        upstream: group for group in sorted(routing.groups) if group in capped for upstream in routing.groups[group]
-    }
-    for group, upstreams in sorted(routing.groups.items()):
-        shared = sorted(owners[upstream] for upstream in upstreams if upstream in owners)
+    owners = {there: group for group in sorted(routing.groups) if group in capped for there in routing.served[group]}
+    for group in sorted(routing.groups):
+        shared = sorted(owners[there] for there in owners if _reaches(routing.served[group], there))
         if shared and not capped_among(routing.names_for(group), capped):
             findings.append(
                 Finding(
@@ -210,6 +207,15 @@ def find_bypasses(routing: Routing, capped: Capped) -> list[Finding]:
                 )
             )
     return findings
+
+
+def _reaches(served: Iterable[tuple[str, str]], there: tuple[str, str]) -> bool:
+    """Whether a group of these servers and models, which may be wildcards, can ask for that model there."""
+    server, model = there
+    return any(
+        where == server and (what == model or ("*" in what and _pattern(what).fullmatch(model)))
+        for where, what in served
+    )
 
 
 # -- building the description ------------------------------------------------------------------------------------
@@ -225,6 +231,7 @@ def make_routing(
     """A description from what a configuration file or a live router holds. What is malformed is passed over: LiteLLM
     refuses it, or ignores it as we do."""
     groups: dict[str, set[str]] = {}
+    served: dict[str, set[tuple[str, str]]] = {}
     ids: dict[str, str] = {}
     teams: dict[tuple[str, str], set[str]] = {}
     leads_to: dict[str, set[str]] = {}
@@ -238,8 +245,10 @@ def make_routing(
             continue
         upstream = params.get("model") if isinstance(params, Mapping) else None
         groups.setdefault(name, set())
+        served.setdefault(name, set())
         if isinstance(upstream, str):
             groups[name].add(upstream)
+            served[name].add(_served(upstream, params))
         if isinstance(params, Mapping):
             leads_to.setdefault(name, set()).update(_led_to(params))
             if isinstance(params.get("auto_router_config_path"), str):
@@ -265,6 +274,7 @@ def make_routing(
     wild = sorted((name for name in groups if "*" in name), key=_specificity, reverse=True)
     return Routing(
         groups={name: frozenset(models) for name, models in groups.items()},
+        served={name: frozenset(there) for name, there in served.items()},
         ids=ids,
         upstreams={model: frozenset(names) for model, names in upstreams.items()},
         wildcards=tuple((name, _pattern(name), tuple(sorted(groups[name]))) for name in wild),
@@ -279,6 +289,15 @@ def make_routing(
             if targets
         },
     )
+
+
+def _served(upstream: str, params: Mapping[str, Any]) -> tuple[str, str]:
+    """The server, and what it knows the model by; without an address the provider stands for it."""
+    provider, slash, model = upstream.partition("/")
+    base = params.get("api_base") or params.get("base_url")
+    if not isinstance(base, str) or not base:
+        return (provider, model) if slash else ("", upstream)
+    return base.rstrip("/").removesuffix("/v1").lower(), model if slash else upstream
 
 
 def _led_to(params: Mapping[str, Any]) -> set[str]:

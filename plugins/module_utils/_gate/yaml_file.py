@@ -20,17 +20,19 @@ try:
     class _StrictLoader(yaml.SafeLoader):
         """SafeLoader that refuses a key given twice: YAML would silently keep the last one."""
 
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        # as it is written: merge keys (<<) put others' keys into it later, which its own ones win over
+        def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+            node = super().compose_mapping_node(anchor)
             seen: set[str] = set()
             for key_node, _value in node.value:
                 if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
                     continue
                 if key_node.value in seen:
-                    raise yaml.constructor.ConstructorError(
+                    raise yaml.composer.ComposerError(
                         None, None, f"the key {key_node.value!r} is given twice", key_node.start_mark
                     )
                 seen.add(key_node.value)
-            return super().construct_mapping(node, deep=deep)
+            return node
 
         def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
             try:

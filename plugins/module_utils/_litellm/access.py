@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from .._gate.check_config import Severity
 from .._gate.groups import Capped, find_bypasses, routing_of_config
@@ -18,6 +18,7 @@ from .rule import Finding
 _HOOK = "async_pre_call_hook"
 #: LiteLLM's own classes: what they define is not the gate.
 _LITELLM_BASES = ("CustomLogger", "CustomGuardrail")
+_LITELLM_LOGGERS = "litellm.integrations."
 #: A key shorter than this after its sk- is guessed or found in a list.
 _KEY_CHARACTERS = 16
 _PLACEHOLDER = re.compile(
@@ -58,28 +59,52 @@ def hook_inherited(proxy: Proxy) -> Iterator[Finding]:
 
 def _class_without_hook(source: str, instance: str) -> str | None:
     """The class of that instance when its hook, if any, can only be an inherited one."""
-    try:
-        body = ast.parse(source).body
-    except (SyntaxError, ValueError):
-        return None  # LiteLLM says so itself and does not start
-    classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
-    for node in body:
-        if not (
-            isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name)
-        ):
+    tree = _parsed(source)
+    if tree is None:
+        return None
+    classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    imported = {
+        alias.asname or alias.name: node.module or ""
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.Assign, ast.AnnAssign)) or not isinstance(node.value, ast.Call):
             continue
-        made = classes.get(node.value.func.id)
-        if made is None or instance not in {target.id for target in node.targets if isinstance(target, ast.Name)}:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        made = classes.get(ast.unparse(node.value.func))
+        if made is None or instance not in {target.id for target in targets if isinstance(target, ast.Name)}:
             continue
-        if _defines_hook(made):
-            return None
-        bases = {ast.unparse(base).rpartition(".")[2] for base in made.bases}
-        return made.name if bases - set(_LITELLM_BASES) else None
+        if not _defines_hook(made) and any(_may_hook(base, classes, imported) for base in made.bases):
+            return made.name
+        return None
     return None
 
 
+def _parsed(source: str) -> ast.Module | None:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None  # LiteLLM says so itself and does not start
+
+
 def _defines_hook(node: ast.ClassDef) -> bool:
-    return any(isinstance(item, (ast.AsyncFunctionDef, ast.FunctionDef)) and item.name == _HOOK for item in node.body)
+    for item in node.body:
+        if isinstance(item, (ast.AsyncFunctionDef, ast.FunctionDef)) and item.name == _HOOK:
+            return True
+        if isinstance(item, ast.Assign) and any(isinstance(one, ast.Name) and one.id == _HOOK for one in item.targets):
+            return True
+    return False
+
+
+def _may_hook(base: ast.expr, classes: Mapping[str, ast.ClassDef], imported: Mapping[str, str], depth: int = 0) -> bool:
+    """Whether a hook may come from that base: of a class that is not in the file, only LiteLLM's loggers are known."""
+    name = ast.unparse(base).rpartition(".")[2]
+    known = classes.get(name)
+    if known is not None and depth < 20:
+        return _defines_hook(known) or any(_may_hook(one, classes, imported, depth + 1) for one in known.bases)
+    return name not in _LITELLM_BASES and name != "object" and not imported.get(name, "").startswith(_LITELLM_LOGGERS)
 
 
 def gate_order(proxy: Proxy) -> Iterator[Finding]:
@@ -88,7 +113,7 @@ def gate_order(proxy: Proxy) -> Iterator[Finding]:
         return
     for callback in callbacks[callbacks.index(GATE_CALLBACK) + 1 :]:
         source = proxy.hooks.get(callback)
-        if source is not None and re.search(r"""data\[["']model["']\]\s*=|data\.update\(.*model""", source):
+        if source is not None and _sets_model(source):
             yield Finding(
                 f"litellm_settings.callbacks: {callback}",
                 "it comes after the gate and changes the model that was checked",
@@ -99,6 +124,31 @@ def gate_order(proxy: Proxy) -> Iterator[Finding]:
                 "it comes after the gate, and whether it changes the model could not be read",
                 Severity.WARNING,
             )
+
+
+def _sets_model(source: str) -> bool:
+    """Whether it puts another model into a request: data["model"] = …, data.update(model=…), {**data, "model": …}."""
+    tree = _parsed(source)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(target, ast.Subscript) and _is_model(target.slice) for target in targets):
+                return True
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("update", "__setitem__")
+        ):
+            given = [*node.args, *(key for one in node.args if isinstance(one, ast.Dict) for key in one.keys)]
+            if any(word.arg == "model" for word in node.keywords) or any(_is_model(one) for one in given):
+                return True
+        if isinstance(node, ast.Dict) and None in node.keys and any(_is_model(key) for key in node.keys):
+            return True
+    return False
+
+
+def _is_model(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value == "model"
 
 
 def master_key_missing(proxy: Proxy) -> Iterator[Finding]:
@@ -118,7 +168,14 @@ def master_key_weak(proxy: Proxy) -> Iterator[Finding]:
         "general_settings.master_key": proxy.general.get("master_key"),
         "environment_variables.LITELLM_MASTER_KEY": proxy.environment.get("LITELLM_MASTER_KEY"),
     }
-    for where, key in places.items():
+    for where, named in places.items():
+        key = named
+        if isinstance(named, str) and named.startswith("os.environ/"):
+            variable = named.removeprefix("os.environ/")
+            # LiteLLM sets these before it looks
+            where, key = f"environment_variables.{variable}", proxy.environment.get(variable)
+            if where in places:
+                continue
         if isinstance(key, (str, int)) and not str(key).startswith("os.environ/") and "$" not in str(key) and str(key):
             fault = _weakness(str(key))
             if fault:

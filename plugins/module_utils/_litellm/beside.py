@@ -15,7 +15,7 @@ from typing import Any
 from .._gate.errors import ConfigError
 from .._gate.yaml_file import parse_yaml
 
-_WORKERS = re.compile(r"--num[_-]workers(?:[=\s,\"']+)(\d+)|\bNUM_WORKERS(?:[=:\s\"']+)(\d+)")
+_WORKERS = re.compile(r"--num[_-]workers(?:[=\s,\"']+)(\d+)|\bNUM_WORKERS(?:[=:\s\"']+)(?:value:\s*)?(\d+)")
 _MASTER_KEY = re.compile(r"\bLITELLM_MASTER_KEY\b|\bEnvironmentFile=|\benv_file\b|\benvFrom\b")
 _NAMES_LITELLM = re.compile(r"litellm", re.IGNORECASE)
 
@@ -71,9 +71,14 @@ def read_beside(file: str, text: str) -> Beside | None:
         return Beside(file, kind, dict(_services(parse_yaml(text, file))))
     if kind == "manifest":
         parts: dict[str, str] = {}
-        for document in re.split(r"^---.*$", text, flags=re.MULTILINE):
+        for number, document in enumerate(re.split(r"^---.*$", text, flags=re.MULTILINE)):
             if document.strip():
-                parts.update(_containers(parse_yaml(document, file), ""))
+                found = dict(_containers(parse_yaml(document, file), ""))
+                # two Deployments have a container at the same place
+                parts |= {
+                    f"document {number + 1}: {where}" if where in parts else where: part
+                    for where, part in found.items()
+                }
         return Beside(file, kind, parts)
     text = re.sub(r"^[ \t]*[#;].*\n?|(?<=\s)#.*$", "", text.replace("\r\n", "\n"), flags=re.MULTILINE)
     text = re.sub(r"\\[ \t]*\n\s*", " ", text)  # one command, however many lines
@@ -120,7 +125,7 @@ def _flat(value: Any) -> str:
 # -- what the rules ask ------------------------------------------------------------------------------------------
 
 #: /health itself, not /health/liveliness and its sisters: it calls every backend.
-_HEALTH = re.compile(r"(?:^|[\s\"'=(\[,]|:\d+|//[^\s/\"']+)/health/?(?![\w/-])", re.MULTILINE)
+_HEALTH = re.compile(r"(?:^|[\s\"'=(\[,]|:\d+|//[^\s/\"']+|\}|\$\w+)/health/?(?![\w/-])", re.MULTILINE)
 
 
 def health_probes(beside: Beside) -> Iterator[str]:

@@ -19,7 +19,7 @@ from .._gate.errors import ConfigError
 from .._gate.yaml_file import parse_yaml, read_text
 from .beside import Beside, read_beside
 from .includes import INCLUDE, Merged, merge_includes
-from .proxy import GATE_CALLBACK, mapping, read_proxy
+from .proxy import mapping, read_proxy
 from .rule import Finding, Rule
 from .rules import look_at_proxy, look_beside
 
@@ -155,11 +155,11 @@ def check_text(
 
 
 def hooks_beside(file: str, document: Mapping[str, Any]) -> dict[str, str]:
-    """Sources of the callbacks that lie beside a config.yaml, as LiteLLM looks for them; our own is known."""
+    """Sources of the callbacks that lie beside a config.yaml, as LiteLLM looks for them; our own too, somebody may have put another there."""
     named = mapping(document.get("litellm_settings")).get("callbacks")
     found = {}
     for callback in [named] if isinstance(named, str) else named if isinstance(named, list) else []:
-        if not isinstance(callback, str) or "." not in callback or callback == GATE_CALLBACK:
+        if not isinstance(callback, str) or "." not in callback:
             continue
         source = Path(file).parent.joinpath(*callback.split(".")[:-1]).with_suffix(".py")
         try:

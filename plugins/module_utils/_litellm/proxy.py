@@ -47,6 +47,12 @@ class Deployment:
     where: str  # model_list[2], after the file where that is an included one
 
     @property
+    def cools_down(self) -> bool:
+        """A cool-down of 0 s of its own is none; model_info's is read first."""
+        said = [place.get("cooldown_time") for place in (self.info, self.params)]
+        return next((number(value) != 0 for value in said if value is not None), True)
+
+    @property
     def own(self) -> bool:
         """A server of one's own: few slots, nobody else's fleet behind it."""
         model, base = self.params.get("model"), self.params.get("api_base") or self.params.get("base_url")
@@ -89,6 +95,11 @@ class Proxy:
         return tuple(deployment for deployment in self.deployments if deployment.own)
 
     @property
+    def defaults(self) -> Mapping[str, Any]:
+        """What goes with each request."""
+        return mapping(self.router.get("default_litellm_params"))
+
+    @property
     def own_groups(self) -> dict[str, list[Deployment]]:
         """Groups all of whose deployments are servers of one's own."""
         groups: dict[str, list[Deployment]] = {}
@@ -118,7 +129,12 @@ class Proxy:
         return "", None
 
 
-SECTIONS = {"router": "router_settings", "settings": "litellm_settings", "general": "general_settings"}
+SECTIONS = {
+    "router": "router_settings",
+    "settings": "litellm_settings",
+    "general": "general_settings",
+    "defaults": "router_settings.default_litellm_params",
+}
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

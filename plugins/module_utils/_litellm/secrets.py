@@ -17,7 +17,7 @@ from .._gate.shown import HIDDEN
 _BEFORE_AT = re.compile(r"(?<=://)\S+(?=@)")
 #: Keys of LiteLLM and of those it speaks to, wherever they stand; and what follows the name of a scheme in a header.
 _KEY = re.compile(
-    r"\bsk-[\w-]{8,}|\b(?:hf_|gh[opsu]_|github_pat_|glpat-|xox[abps]-|AKIA)[\w-]{8,}|(?i:(?<=\bbearer )[\w.~+/=-]{8,}|(?<=\bbasic )[\w.~+/=-]{16,})"
+    r"\bsk-[\w-]{8,}|\b(?:hf_|gh[opsu]_|github_pat_|glpat-|xox[abps]-|AKIA|AIza)[\w-]{8,}|\beyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]+)?|-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*-----|\Z)|(?i:(?<=\bbearer )[\w.~+/=-]{8,}|(?<=\bbasic )[\w.~+/=-]{16,})"
 )
 #: name=value in a text; a value may be quoted.
 _NAMED = re.compile(r"([A-Za-z][\w.-]*)\s*=\s*(\"[^\"]*\"|'[^']*'|[^\s&;,'\"]+)")
@@ -57,7 +57,9 @@ def secrets_in(value: Any, secret: bool = False, address: bool = False) -> Itera
         for item, after in _after_options(value):
             yield from secrets_in(item, secret or after, address)
     elif isinstance(value, str):
-        yield from (text for text in _text(value, secret, address)[1] if len(text) >= _SHORTEST)
+        for text in _text(value, secret, address)[1]:
+            # a text of several lines is written in many ways, each of its lines in one
+            yield from (part for part in {text, *map(str.strip, text.splitlines())} if len(part) >= _SHORTEST)
 
 
 def _is_number(value: Any) -> bool:

@@ -46,6 +46,15 @@ def retries(proxy: Proxy) -> Iterator[Finding]:
             f"{said}: a request that fails or times out is sent to {names(proxy.own)} {1 + times:g} times",
         )
 
+    for key, value in proxy.defaults.items():
+        # they go with each request, as if its client had asked for them
+        if key in ("num_retries", "max_retries") and (number(value) or 0.0) >= 1:
+            yield Finding(
+                f"router_settings.default_litellm_params.{key}",
+                f"wins over num_retries, and has a request that fails or times out sent to {names(proxy.own)} again",
+                fix="remove it, or set it to 0",
+            )
+
 
 def deployment_retries(proxy: Proxy) -> Iterator[Finding]:
     for deployment in proxy.own:
@@ -54,7 +63,10 @@ def deployment_retries(proxy: Proxy) -> Iterator[Finding]:
             if times >= 1:
                 yield Finding(
                     f"{deployment.where}.litellm_params.{key}",
-                    f"{deployment.group} is asked {1 + times:g} times for one request that fails or times out",
+                    f"{deployment.group} is asked {1 + times:g} times for one request that fails or times out"
+                    if key == "num_retries"
+                    else f"where a release heeds it, {deployment.group} is asked {1 + times:g} times for each attempt",
+                    None if key == "num_retries" else Severity.WARNING,
                 )
 
 
@@ -80,9 +92,13 @@ def _time_limit(proxy: Proxy, deployment: Deployment, streaming: bool) -> tuple[
         value = number(deployment.params.get(key))
         if value:
             return f"{deployment.where}.litellm_params.{key}", value, True
-    places: tuple[tuple[str, str], ...] = (("request_timeout", "settings"), ("timeout", "router"))
+    places: tuple[tuple[str, str], ...] = (
+        ("request_timeout", "settings"),
+        ("timeout", "router"),
+        ("timeout", "defaults"),
+    )
     if streaming:
-        places = (("stream_timeout", "router"), ("request_timeout", "settings"))
+        places = (("stream_timeout", "router"), ("request_timeout", "settings"), ("stream_timeout", "defaults"))
     for key, section in places:
         where, value = proxy.first(key, section)
         if number(value):
@@ -93,7 +109,8 @@ def _time_limit(proxy: Proxy, deployment: Deployment, streaming: bool) -> tuple[
 def _unknown_limit(proxy: Proxy, deployment: Deployment) -> bool:
     """Whether something is set there that is no number here: the environment's, or a mistake that is told by itself."""
     values = [deployment.params.get(key) for key in ("timeout", "request_timeout", "stream_timeout")]
-    values += [proxy.settings.get("request_timeout"), proxy.router.get("timeout"), proxy.router.get("stream_timeout")]
+    values += [proxy.settings.get("request_timeout")]
+    values += [section.get(key) for section in (proxy.router, proxy.defaults) for key in ("timeout", "stream_timeout")]
     return any(value is not None and number(value) is None for value in values)
 
 
@@ -169,7 +186,7 @@ def health_flag_alone(proxy: Proxy) -> Iterator[Finding]:
 def allowed_fails_single(proxy: Proxy) -> Iterator[Finding]:
     if proxy.router.get("disable_cooldowns") is True:
         return
-    alone = [members[0] for members in proxy.own_groups.values() if len(members) == 1]
+    alone = [members[0] for members in proxy.own_groups.values() if len(members) == 1 and members[0].cools_down]
     where, value = proxy.first("allowed_fails", "router", "settings")
     policy_where, policy = proxy.first("allowed_fails_policy", "router")
     if alone and policy is not None:
@@ -189,7 +206,11 @@ def allowed_fails_single(proxy: Proxy) -> Iterator[Finding]:
 def cooldowns(proxy: Proxy) -> Iterator[Finding]:
     if proxy.router.get("disable_cooldowns") is True:
         return
-    few = [members[0] for members in proxy.own_groups.values() if 2 <= len(members) <= FEW_BACKENDS]
+    few = [
+        members[0]
+        for members in proxy.own_groups.values()
+        if 2 <= len(members) <= FEW_BACKENDS and any(member.cools_down for member in members)
+    ]
     if not few:
         return
     where, value = proxy.first("allowed_fails", "router", "settings")
@@ -218,20 +239,25 @@ def parallel_limit(proxy: Proxy) -> Iterator[Finding]:
 
 
 def least_busy(proxy: Proxy) -> Iterator[Finding]:
-    if proxy.router.get("routing_strategy") != "least-busy" or proxy.workers == 1:
+    grouped = proxy.router.get("routing_groups")
+    places = {"router_settings.routing_strategy": proxy.router.get("routing_strategy")}
+    for n, one in enumerate(grouped if isinstance(grouped, list) else []):
+        places[f"router_settings.routing_groups[{n}].routing_strategy"] = mapping(one).get("routing_strategy")
+    chosen = [where for where, strategy in places.items() if strategy == "least-busy"]
+    if not chosen or proxy.workers == 1:
         return
     groups = [deployment.group for deployment in proxy.deployments]
-    if len(groups) == len(set(groups)):
+    if len(groups) == len(set(groups)) and "routing_groups" not in chosen[0]:
         return  # nothing to choose from
     cache = mapping(proxy.settings.get("cache_params"))
     if any(proxy.router.get(key) for key in ("redis_host", "redis_url")) or (
-        proxy.settings.get("cache") is True and "redis" in str(cache.get("type", ""))
+        proxy.settings.get("cache") is True and "redis" in str(cache.get("type") or "redis")
     ):
         return
     workers = proxy.workers
     said = f"each of {workers} workers" if workers else "each worker (and each proxy)"
     yield Finding(
-        "router_settings.routing_strategy",
+        chosen[0],
         f"least-busy without Redis: {said} counts only its own requests",
         Severity.ERROR if workers else Severity.WARNING,
     )

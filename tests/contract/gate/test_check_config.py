@@ -80,6 +80,15 @@ def test_a_proxy_configuration(llm_gate, tmp_path, document, status, said):
     assert bool(report["remarks"]) == (said is not None)
 
 
+@pytest.mark.parametrize("callbacks", [["usage_gate.usage_gate"], []])
+def test_a_broken_gate_beside_it_is_said(llm_gate, tmp_path, callbacks):
+    (tmp_path / "usage-gate.yml").write_text(GATE.replace("static", "statik"))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(with_("litellm_settings.callbacks", callbacks)))
+    done = llm_gate("check-config", tmp_path / "config.yaml")
+    assert (done.returncode, "did you mean static?" in done.stdout) == (3, True)
+    assert "no usage-gate.yml was given" not in done.stdout
+
+
 def test_kinds_are_told_by_their_keys_and_neither_is_refused(llm_gate, tmp_path):
     gate, neither, broken = tmp_path / "a.yml", tmp_path / "b.yml", tmp_path / "c.yml"
     gate.write_text(GATE)

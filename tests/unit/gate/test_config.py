@@ -6,6 +6,7 @@ import copy
 import os
 
 import pytest
+import yaml
 from ansible_collections.gb10.serving.plugins.module_utils._gate import channel, config_file
 from ansible_collections.gb10.serving.plugins.module_utils._gate.config import (
     DnsEndpoints,
@@ -92,6 +93,11 @@ BAD = [
     (with_("endpoints.static", "http://a:1"), ["endpoints.static: a list of URLs is needed"]),
     (with_("endpoints.static", ["http://a:1", "http://A:1/"]), ["endpoints.static[1]: http://a:1 is already given as"]),
     (with_("endpoints.static", ["http://a", "http://a:80"]), ["endpoints.static[1]", "already given"]),
+    (with_("endpoints.static", ["http://a.b:1", "http://a.b.:1"]), ["endpoints.static[1]", "already given"]),
+    (with_("endpoints.static", ["http://10.0.0.1:1", "http://[::ffff:10.0.0.1]:1"]), ["static[1]", "already given"]),
+    (with_("endpoints.static", ["http://[v1.a]"]), ["endpoints.static[0]", "no address"]),
+    (with_("limits", {"budget_s": 10**400}), ["limits.budget_s", "out of bounds"]),
+    (with_("ejection", {"after_errors": 10**400}), ["ejection.after_errors", "out of bounds"]),
     (with_("endpoints.static", ["a:8080"]), ["endpoints.static[0]", "needs http:// or https://"]),
     (with_("endpoints.static", [""]), ["endpoints.static[0]", "a URL such as"]),
     (with_("endpoints.static", [8080]), ["endpoints.static[0]", "a URL such as"]),
@@ -402,6 +408,14 @@ def test_a_file_that_is_no_yaml(tmp_path, content, part):
         load_config(file)
     assert len(caught.value.problems) == 1
     assert part in caught.value.problems[0]
+
+
+def test_what_merge_keys_bring_is_given_once():
+    """A key that wins over a merged one, in a node that lies deeper than the one that merges it again."""
+    text = "l: [{m: {p: {a: &slow {<<: &base {t: 1, u: 2}, t: 3}}}}]\nx: {<<: *slow, u: 4}\n"
+    assert parse_yaml(text, "x") == yaml.safe_load(text), "as LiteLLM reads it"
+    with pytest.raises(ConfigError, match="column 30: not valid YAML: the key 't' is given twice"):
+        parse_yaml(text.replace("t: 3", "t: 3, t: 4").replace("<<: &base {t: 1, u: 2}", "t: 1"), "x")
 
 
 def test_a_file_that_is_not_there(tmp_path):

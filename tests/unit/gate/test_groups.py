@@ -77,6 +77,13 @@ def test_a_group_that_leads_to_a_capped_one_is_asked_for(params):
     assert capped_among(routing.names_for("qwen"), Capped(["glm5.2"])) == []
 
 
+def test_a_list_of_models_is_read_to_its_end():
+    routing = make_routing([model("glm5.2")], [{"alias": "glm5.2"}])
+    for last in ("glm5.2", "alias"):
+        names = routing.names_for(",".join([*(f"junk{n}" for n in range(5000)), last]))
+        assert capped_among(names, Capped(["glm5.2"])) == ["glm5.2"]
+
+
 def found(document, capped):
     return [(one.kind, one.group) for one in find_bypasses(routing_of_config(document), Capped(capped)) if one.refused]
 

@@ -136,15 +136,17 @@ FIRES: list[tuple[str, str, dict[str, Any], str, dict[str, str]]] = [
     ),
     ("retries", "error", changed(router_settings__num_retries=GONE), "qwen, glm5.2 3 times; set router_settings", {}),
     ("retries", "error", changed(router_settings__num_retries=1), "num_retries is 1", {}),
+    ("retries", "error", changed(router_settings__default_litellm_params={"num_retries": 3}), "default_litellm_params.num_retries: wins over", {}),
     ("retries", "error", changed(router_settings__num_retries=GONE, litellm_settings__num_retries=2), "litellm_settings.num_retries is 2", {}),
     ("deployment_retries", "error", changed(**{P0 + "num_retries": "3"}), "qwen is asked 4 times", {}),
-    ("deployment_retries", "error", changed(**{P0 + "max_retries": 2}), "model_list[0].litellm_params.max_retries", {}),
+    ("deployment_retries", "warning", changed(**{P0 + "max_retries": 2}), "model_list[0].litellm_params.max_retries", {}),
     ("retry_policy", "error", changed(router_settings__retry_policy={"TimeoutErrorRetries": 1}), "TimeoutErrorRetries win", {}),
     ("retry_policy", "error", changed(router_settings__model_group_retry_policy={"qwen": {"RateLimitErrorRetries": 2}}), "model_group_retry_policy.qwen", {}),
     ("timeout_missing", "error", changed(**{P0 + "timeout": GONE, P0 + "stream_timeout": GONE}), "nothing limits how long an answer of qwen", {}),
     ("timeout_not_its_own", "warning", changed(**{P0 + "timeout": GONE, "router_settings__timeout": 950}), "router_settings.timeout (950 s)", {}),
     ("timeout_short", "warning", changed(**{P0 + "timeout": 60}), "litellm_params.timeout is 60 s, less than what a long answer takes (900 s), for qwen", {}),
     ("timeout_short", "warning", changed(**{P0 + "stream_timeout": 30}), "litellm_params.stream_timeout is 30 s", {}),
+    ("timeout_short", "warning", changed(**{P0 + "stream_timeout": GONE, "router_settings__default_litellm_params": {"stream_timeout": 30}}), "default_litellm_params.stream_timeout is 30 s", {}),
     ("timeout_short", "warning", changed(**{P0 + "stream_timeout": GONE, "litellm_settings__request_timeout": 120}), "litellm_settings.request_timeout is 120 s", {}),
     ("timeout_long", "warning", changed(**{P0 + "timeout": 6000}), "holds its requests that long", {}),
     ("background_health_checks", "error", changed(general_settings__background_health_checks=True, model_list__0__model_info={}), "real requests to qwen", {}),
@@ -156,16 +158,26 @@ FIRES: list[tuple[str, str, dict[str, Any], str, dict[str, str]]] = [
     ("parallel_limit", "warning", changed(**{P0 + "max_parallel_requests": 12}), "is refused", {}),
     ("parallel_limit", "warning", changed(general_settings__global_max_parallel_requests=12), "is refused", {}),
     ("least_busy", "warning", changed(router_settings__routing_strategy="least-busy"), "without Redis", {}),
+    ("least_busy", "warning", changed(router_settings__routing_groups=[{"group_name": "g", "models": ["qwen", "glm5.2"], "routing_strategy": "least-busy"}]), "routing_groups[0].routing_strategy: least-busy without Redis", {}),
     ("pre_call_checks", "warning", changed(router_settings__enable_pre_call_checks=True), "no deployment states a limit", {}),
     ("gate_absent", "error", changed(**{CALLBACKS: ["prometheus"]}), "does not name usage_gate.usage_gate", {}),
     ("gate_bypass", "error", changed(router_settings__fallbacks=[{"qwen": ["glm5.2"]}]), "falls back to the capped group glm5.2", {}),
     ("gate_bypass", "error", changed(model_list__2__model_name="other"), "which no model group", {}),
+    ("gate_bypass", "warning", changed(**{P0 + "model": "openai/glm5.2", P0 + "api_base": "http://spark3:8000/v1/"}), "qwen is not capped but serves the same", {}),
+    ("gate_bypass", "warning", changed(model_list__0__model_name="all/*", **{P0 + "model": "hosted_vllm/*", P0 + "api_base": "http://spark3:8000/v1"}), "all/* is not capped but serves the same", {}),
     ("hook_inherited", "error", changed(**{CALLBACKS: [OURS, "mine.mine"]}), "its class Mine inherits", {"mine.mine": INHERITED}),
+    ("hook_inherited", "error", changed(**{CALLBACKS: [OURS, "mine.mine"]}), "its class Mine inherits", {"mine.mine": INHERITED.replace("mine = ", "mine: Mine = ")}),
+    ("hook_inherited", "error", changed(**{CALLBACKS: [OURS, "mine.mine"]}), "its class Mine inherits", {"mine.mine": "if True:" + INHERITED.replace("\n", "\n    ")}),
+    ("hook_inherited", "error", changed(), "its class Mine inherits", {OURS: INHERITED.replace("mine =", "usage_gate =")}),
     ("gate_order", "error", changed(**{CALLBACKS: [OURS, "mine.mine"]}), "changes the model that was checked", {"mine.mine": RENAMES}),
+    ("gate_order", "error", changed(**{CALLBACKS: [OURS, "mine.mine"]}), "changes the model that was checked", {"mine.mine": RENAMES.replace('["model"] =', '[ "model" ] =')}),
+    ("gate_order", "error", changed(**{CALLBACKS: [OURS, "mine.mine"]}), "changes the model that was checked", {"mine.mine": RENAMES.replace('data["model"] = "glm5.2"', 'return {**data, "model": "x"}')}),
+    ("gate_order", "error", changed(**{CALLBACKS: [OURS, "mine.mine"]}), "changes the model that was checked", {"mine.mine": RENAMES.replace('data["model"] = "glm5.2"', 'data.update({"model": "x"})')}),
     ("gate_order", "warning", changed(**{CALLBACKS: [OURS, "far.away"]}), "could not be read", {}),
     ("master_key_missing", "warning", changed(general_settings__master_key=GONE), "no master key is set here", {}),
     ("master_key_missing", "error", changed(general_settings__dangerously_permit_weak_or_unset_master_key=True), "starts with no key", {}),
     ("master_key_weak", "error", changed(general_settings__master_key="sk-1234"), "fewer than 16", {}),
+    ("master_key_weak", "error", changed(general_settings__master_key="os.environ/MINE", environment_variables={"MINE": "sk-1234"}), "environment_variables.MINE: the master key has fewer than 16", {}),
     ("master_key_weak", "error", changed(general_settings__master_key="sk-super-secret-key-of-mine"), "placeholder", {}),
     ("master_key_weak", "error", changed(general_settings__master_key="sk-" + "ab" * 20), "few different", {}),
     ("metrics_open", "warning", changed(litellm_settings__require_auth_for_metrics_endpoint=False), "reads /metrics", {}),
@@ -210,6 +222,9 @@ SILENT = [
     ("background checks that skip ours", changed(general_settings__background_health_checks=True)),
     ("redis", changed(router_settings__routing_strategy="least-busy", router_settings__redis_host="redis")),
     ("redis by the cache", changed(router_settings__routing_strategy="least-busy", litellm_settings__cache=True, litellm_settings__cache_params={"type": "redis"})),
+    ("redis is what a cache is by default", changed(router_settings__routing_strategy="least-busy", litellm_settings__cache=True)),
+    ("cool-downs of no time", changed(router_settings__disable_cooldowns=GONE, **{P0 + "cooldown_time": 0, "model_list__1__model_info": {"cooldown_time": 0, "disable_background_health_check": True}})),
+    ("one name on two servers", changed(**{P0 + "model": "openai/glm5.2"})),
     ("checks that are used", changed(router_settings__enable_pre_call_checks=True, model_list__0__model_info__max_input_tokens=9000)),
     ("a retry policy of zeros", changed(router_settings__retry_policy={"TimeoutErrorRetries": 0})),
     ("numbers as texts", changed(**{P0 + "timeout": "900", P0 + "num_retries": "0", "router_settings__num_retries": "0"})),
@@ -233,6 +248,20 @@ def test_a_hook_of_its_own_that_renames_nothing_may_come_after():
     own = INHERITED + "    async def async_pre_call_hook(self, *args): pass\n"
     own = own.replace("    pass\nmine = Mine()\n", "").rstrip() + "\nmine = Mine()\n"
     assert remarks(changed(**{CALLBACKS: [OURS, "mine.mine"]}), hooks={"mine.mine": own}) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        RENAMES.replace('data["model"] = "glm5.2"', 'return data if data["model"] == "x" else None'),
+        "from litellm.integrations.opentelemetry import OpenTelemetry\nclass Mine(OpenTelemetry):\n    pass\nmine = Mine()\n",
+        "class Base(CustomLogger):\n    pass\nclass Mine(Base):\n    pass\nmine = Mine()\n",
+        INHERITED.replace("    pass", "    async_pre_call_hook = UsageGate.async_pre_call_hook"),
+    ],
+    ids=["compares", "only logs", "has none", "takes it over"],
+)
+def test_what_changes_no_model_and_inherits_no_hook_may_come_after(source):
+    assert remarks(changed(**{CALLBACKS: [OURS, "mine.mine"]}), hooks={"mine.mine": source}) == []
 
 
 def test_without_a_gate_nobody_is_told_to_have_one():
@@ -296,6 +325,9 @@ BESIDE = [
     ("docker-compose.yml", COMPOSE.format(image="ghcr.io/berriai/litellm:main-stable", path=""), ["release_unpinned", "health_probe"]),
     ("pod.yaml", POD.format(image=PINNED, path="/readiness"), []),
     ("pod.yaml", POD.format(image="litellm/litellm:v1.82.7", path=""), ["release_compromised", "health_probe"]),
+    ("pod.yaml", POD.format(image="litellm/litellm:v1.82.7", path="") + "---" + POD.format(image=PINNED, path="/readiness"), ["release_compromised", "health_probe"]),
+    ("docker-compose.yml", COMPOSE.format(image=PINNED, path="").replace("http://localhost:4000", "${LITELLM_URL}"), ["health_probe"]),
+    ("docker-compose.yml", COMPOSE.format(image=PINNED, path="").replace("http://localhost:4000", "$$URL"), ["health_probe"]),
     ("uv.lock", '[[package]]\nname = "litellm"\nversion = "1.82.7"\nsource = { registry = "x" }\n', ["release_compromised"]),
     ("poetry.lock", '[[package]]\nname = "httpx"\nversion = "1.82.7"\n\n[[package]]\nname = "litellm"\nversion = "1.108.4"\n', []),
     ("pyproject.toml", 'dependencies = ["httpx ; a == 1", "litellm[proxy]==1.82.7"]\n', ["release_compromised"]),
@@ -347,6 +379,9 @@ def test_what_lies_beside_says_how_many_workers_serve_and_who_gives_the_key():
     [remark] = remarks(busy, beside=[four])
     assert (remark.rule.id, remark.severity.value) == ("least_busy", "error")
     assert "each of 4 workers" in remark.sentence
+    container = f'{{image: "{PINNED}", env: [{{name: NUM_WORKERS, value: "4"}}]}}'
+    manifest = f"apiVersion: v1\nkind: Pod\nspec: {{containers: [{container}]}}\n"
+    assert read_beside("pod.yaml", manifest).workers == 4
     keyless = read_beside("u.service", "[Service]\nExecStart=/opt/litellm/bin/litellm\n")
     assert "u.service gives none" in remarks(changed(general_settings__master_key=GONE), beside=[keyless])[0].sentence
 

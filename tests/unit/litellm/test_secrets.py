@@ -35,6 +35,18 @@ HOLDS = [
     "note: use hf_%s",
     "extra_body: {auth: '%s'}",
     "slack_webhook: '%s'",
+    "credential_list: [{credential_name: a, credential_values: {anything: '%s'}}]",
+    "litellm_license: '%s'",
+    "smtp_pass: '%s'",
+    "private_key_pem: '%s'",
+    "api_key_2: '%s'",
+    "OPENAI_API_KEY_BACKUP: '%s'",
+    "db_secret_value: '%s'",
+    "passcode: '%s'",
+    "vertex_credentials_json: '%s'",
+    "prompt: AIza%s",
+    "prompt: eyJhbGciOiJIUzI1NiJ9.%s.abc",
+    'prompt: "-----BEGIN PRIVATE KEY-----\\n%s\\n-----END PRIVATE KEY-----"',
 ]
 
 
