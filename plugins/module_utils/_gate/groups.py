@@ -248,8 +248,9 @@ def make_routing(
         served.setdefault(name, set())
         if isinstance(upstream, str):
             groups[name].add(upstream)
-            served[name].add(_served(upstream, params))
         if isinstance(params, Mapping):
+            if isinstance(upstream, str):
+                served[name].add(_served(upstream, params))
             leads_to.setdefault(name, set()).update(_led_to(params))
             if isinstance(params.get("auto_router_config_path"), str):
                 unread.add(name)

@@ -13,7 +13,9 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 #: What the last words of such a key are.
 _SECRET = re.compile(
     r"(^|_)(api_?keys?|keys?|passwords?|passwds?|passphrases?|pwds?|secrets?|tokens?|credentials?|authorizations?|pats?|salts?|cookies?"
-    r"|bearers?|auth_values?|pass|passcodes?|jwts?|pems?|licenses?|private_key_id|secret_values?|vertex_credentials_json|(basic|proxy|http)_auth|access_key_ids?|webhooks?(_urls?)?|dsns?|connection_strings?)(_(\d+|backup|old|new|primary|secondary|prod|dev|test))*$|^auth$"
+    r"|bearers?|auth_values?|pass|passcodes?|jwts?|pems?|licenses?|private_key_id|secret_values?|vertex_credentials_json"
+    r"|(basic|proxy|http)_auth|access_key_ids?|webhooks?(_urls?)?|dsns?|connection_strings?)"
+    r"(_(\d+|backup|old|new|primary|secondary|prod|dev|test))*$|^auth$"
 )
 #: Keys within which everything may be one.
 _INSIDE = re.compile(

@@ -21,7 +21,7 @@ try:
         """SafeLoader that refuses a key given twice: YAML would silently keep the last one."""
 
         # as it is written: merge keys (<<) put others' keys into it later, which its own ones win over
-        def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
             node = super().compose_mapping_node(anchor)
             seen: set[str] = set()
             for key_node, _value in node.value:

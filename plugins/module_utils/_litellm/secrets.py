@@ -17,7 +17,10 @@ from .._gate.shown import HIDDEN
 _BEFORE_AT = re.compile(r"(?<=://)\S+(?=@)")
 #: Keys of LiteLLM and of those it speaks to, wherever they stand; and what follows the name of a scheme in a header.
 _KEY = re.compile(
-    r"\bsk-[\w-]{8,}|\b(?:hf_|gh[opsu]_|github_pat_|glpat-|xox[abps]-|AKIA|AIza)[\w-]{8,}|\beyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]+)?|-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*-----|\Z)|(?i:(?<=\bbearer )[\w.~+/=-]{8,}|(?<=\bbasic )[\w.~+/=-]{16,})"
+    r"\bsk-[\w-]{8,}|\b(?:hf_|gh[opsu]_|github_pat_|glpat-|xox[abps]-|AKIA|AIza)[\w-]{8,}"
+    r"|\beyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]+)?"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*-----|\Z)"
+    r"|(?i:(?<=\bbearer )[\w.~+/=-]{8,}|(?<=\bbasic )[\w.~+/=-]{16,})"
 )
 #: name=value in a text; a value may be quoted.
 _NAMED = re.compile(r"([A-Za-z][\w.-]*)\s*=\s*(\"[^\"]*\"|'[^']*'|[^\s&;,'\"]+)")
