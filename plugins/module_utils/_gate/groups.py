@@ -98,21 +98,33 @@ class Routing:
             if "/" in group and "*" not in (provider := group.split("/", 1)[0]) and pattern.match(f"{provider}/{name}")
         ]
 
-    def fallbacks_of(self, names: Iterable[str]) -> list[str]:
-        """The groups that may serve instead, fallbacks of fallbacks included; without the names themselves."""
+    def fallbacks_of(self, names: Iterable[str], known: dict[str, list[str]] | None = None) -> list[str]:
+        """The groups that may serve instead, fallbacks of fallbacks included; without the names themselves.
+
+        ``known``: what was found for one name, kept by who asks for many.
+        """
+        known = {} if known is None else known
         start = list(names)
         found: dict[str, None] = {}
         waiting = list(start)
         for name in waiting:  # it grows meanwhile
-            for key, targets in self.fallbacks:
-                if key != "*" and key != name and not name.endswith("/" + key) and not key.endswith("/" + name):
-                    continue
-                for target in targets:
-                    for reached in self.names_for(target):
-                        if reached not in found and reached not in start:
-                            found[reached] = None
-                            waiting.append(reached)
+            if name not in known:
+                known[name] = self._falls_to(name)
+            for reached in known[name]:
+                if reached not in found and reached not in start:
+                    found[reached] = None
+                    waiting.append(reached)
         return list(found)
+
+    def _falls_to(self, name: str) -> list[str]:
+        """Where a request for this name goes on to at its first fallback."""
+        return [
+            reached
+            for key, targets in self.fallbacks
+            if key in ("*", name) or name.endswith("/" + key) or key.endswith("/" + name)
+            for target in targets
+            for reached in self.names_for(target)
+        ]
 
     def serves(self, name: str) -> bool:
         """Whether anything answers to this name."""
@@ -176,11 +188,12 @@ def find_bypasses(routing: Routing, capped: Capped) -> list[Finding]:
                     refused=True,
                 )
             )
+    known: dict[str, list[str]] = {}
     falling = {key for key, dummy in routing.fallbacks if key != "*"}  # a name that a wildcard serves is no group's
     for name in sorted({*routing.groups, *routing.aliases, *routing.routing_groups, *falling}):
         own = routing.names_for(name)
         own_capped = capped_among(own, capped)
-        for target in capped_among(routing.fallbacks_of(own), capped):
+        for target in capped_among(routing.fallbacks_of(own, known), capped):
             if target in own_capped:
                 continue
             kind_of_group = "capped by another name" if own_capped else "not capped"
