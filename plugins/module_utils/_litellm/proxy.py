@@ -53,15 +53,20 @@ class Deployment:
         return next((number(value) != 0 for value in said if value is not None), True)
 
     @property
+    def provider(self) -> str:
+        """The part of LiteLLM that speaks to it."""
+        said, model = self.params.get("custom_llm_provider"), self.params.get("model")
+        if isinstance(said, str):
+            return said
+        return model.split("/", 1)[0] if isinstance(model, str) and "/" in model else "openai"
+
+    @property
     def own(self) -> bool:
         """A server of one's own: few slots, nobody else's fleet behind it."""
-        model, base = self.params.get("model"), self.params.get("api_base") or self.params.get("base_url")
-        provider = self.params.get("custom_llm_provider")
-        if not isinstance(provider, str):
-            provider = model.split("/", 1)[0] if isinstance(model, str) and "/" in model else "openai"
-        if provider in OWN_PROVIDERS:
+        base = self.params.get("api_base") or self.params.get("base_url")
+        if self.provider in OWN_PROVIDERS:
             return True
-        if provider not in OPENAI_LIKE or not isinstance(base, str) or not base:
+        if self.provider not in OPENAI_LIKE or not isinstance(base, str) or not base:
             return False
         try:
             host = (urlsplit(base).hostname or "").lower()

@@ -73,6 +73,15 @@ RULES: tuple[Rule, ...] = (
         check=serving.deployment_retries,
     ),
     Rule(
+        "embedding_retries",
+        Severity.WARNING,
+        harm="An embedding that fails or times out is sent three times, whatever num_retries and max_retries say.",
+        evidence="[M] 3 upstream requests for 1 with 0 everywhere, counted at the backend; 1 with hosted_vllm/; "
+        "tests/contract/litellm/test_upstream_hits.py.",
+        fix="write hosted_vllm/ instead of openai/ before the model's name",
+        check=serving.embedding_retries,
+    ),
+    Rule(
         "retry_policy",
         Severity.ERROR,
         harm="Time-outs and refusals of a full server are repeated although num_retries says 0.",

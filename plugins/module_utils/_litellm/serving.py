@@ -70,6 +70,16 @@ def deployment_retries(proxy: Proxy) -> Iterator[Finding]:
                 )
 
 
+def embedding_retries(proxy: Proxy) -> Iterator[Finding]:
+    for deployment in proxy.own:
+        model = deployment.params.get("model")
+        if deployment.info.get("mode") == "embedding" and isinstance(model, str) and deployment.provider == "openai":
+            yield Finding(
+                f"{deployment.where}.litellm_params.model",
+                f"embeddings of {deployment.group} go through LiteLLM's openai/, whose client repeats them by itself",
+            )
+
+
 def retry_policy(proxy: Proxy) -> Iterator[Finding]:
     if not proxy.own:
         return

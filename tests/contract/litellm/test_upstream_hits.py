@@ -36,6 +36,8 @@ MEETS = {
     "silent": (20.0, 200),  # longer than the time-out of both proxies here
 }
 TIMEOUT_S = 4
+#: Two ways of LiteLLM's to one server, which is broken.
+EMBEDDINGS = ("openai/broken", "hosted_vllm/broken")
 
 
 class Server:
@@ -122,6 +124,20 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, tup
         else:
             config = by_the_role(root, servers)
             assert len(config["model_list"]) == len(MEETS) * len(servers)
+            config["model_list"] += [
+                {
+                    "model_name": model,
+                    "litellm_params": {
+                        "model": model,
+                        "api_base": servers[0].url,
+                        "api_key": "none",
+                        "timeout": TIMEOUT_S,
+                        "num_retries": 0,
+                        "max_retries": 0,
+                    },
+                }
+                for model in EMBEDDINGS
+            ]
         proxy = Proxy(root / "proxy", config, None, free_port())
         try:
             proxy.wait_ready()
@@ -132,6 +148,10 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, tup
                     body = {"model": meets, "messages": [{"role": "user", "content": "x"}]}
                     status = client.post(f"{proxy.url}/v1/chat/completions", json=body).status_code
                     found[name][meets] = (sum(server.hits.count(meets) for server in servers) - before, status)
+                for model in EMBEDDINGS if name == "role" else ():
+                    before = sum(len(server.hits) for server in servers)
+                    status = client.post(f"{proxy.url}/v1/embeddings", json={"model": model, "input": "x"}).status_code
+                    found[name][model] = (sum(len(server.hits) for server in servers) - before, status)
             # Nothing reached a backend that no client sent.
             time.sleep(1)
             assert sum(len(server.hits) for server in servers) == sum(hits for hits, _status in found[name].values())
@@ -155,3 +175,9 @@ def test_the_defaults_make_three_of_one(counted):
     assert counted["defaults"]["broken"][0] == 3
     for meets in ("full", "overloaded"):
         assert counted["defaults"][meets][0] > counted["role"][meets][0]
+
+
+def test_embeddings_through_openai_are_sent_three_times_whatever_is_set(counted):
+    """What the rule embedding_retries says; where this fails, LiteLLM has been put right."""
+    assert counted["role"]["openai/broken"] == (3, 500)
+    assert counted["role"]["hosted_vllm/broken"] == (1, 500)

@@ -140,6 +140,7 @@ FIRES: list[tuple[str, str, dict[str, Any], str, dict[str, str]]] = [
     ("retries", "error", changed(router_settings__num_retries=GONE, litellm_settings__num_retries=2), "litellm_settings.num_retries is 2", {}),
     ("deployment_retries", "error", changed(**{P0 + "num_retries": "3"}), "qwen is asked 4 times", {}),
     ("deployment_retries", "warning", changed(**{P0 + "max_retries": 2}), "model_list[0].litellm_params.max_retries", {}),
+    ("embedding_retries", "warning", changed(**{P0 + "model": "openai/bge", "model_list__0__model_info__mode": "embedding"}), "embeddings of qwen go through", {}),
     ("retry_policy", "error", changed(router_settings__retry_policy={"TimeoutErrorRetries": 1}), "TimeoutErrorRetries win", {}),
     ("retry_policy", "error", changed(router_settings__model_group_retry_policy={"qwen": {"RateLimitErrorRetries": 2}}), "model_group_retry_policy.qwen", {}),
     ("timeout_missing", "error", changed(**{P0 + "timeout": GONE, P0 + "stream_timeout": GONE}), "nothing limits how long an answer of qwen", {}),
@@ -388,7 +389,7 @@ def test_what_lies_beside_says_how_many_workers_serve_and_who_gives_the_key():
 
 def test_every_rule_is_whole_and_is_shown_to_fire():
     ids = [rule.id for rule in RULES]
-    assert len(set(ids)) == len(ids) == 27
+    assert len(set(ids)) == len(ids) == 28
     for rule in RULES:
         assert rule.harm and rule.evidence and rule.fix and (rule.check or rule.beside)
     shown = {case[0] for case in FIRES} | {name for case in BESIDE for name in case[2]} | {"gate_unknown"}
