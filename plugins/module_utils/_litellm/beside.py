@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -54,11 +55,21 @@ def beside_kind(name: str, text: str) -> str | None:
         return "dockerfile"
     if suffix in (".txt", ".in") or path.name in ("pyproject.toml", "uv.lock", "poetry.lock"):
         return "requirements"
-    if re.search(r"^apiVersion:", text, re.MULTILINE) and re.search(r"^kind:", text, re.MULTILINE):
+    keys = _top_keys(text)
+    if {"apiVersion", "kind"} <= keys:
         return "manifest"
-    if re.search(r"^services:", text, re.MULTILINE) and not re.search(r"^model_list:", text, re.MULTILINE):
-        return "compose"
-    return None
+    return "compose" if "services" in keys and "model_list" not in keys else None
+
+
+def _top_keys(text: str) -> set[str]:
+    """The keys at the left margin, or those of a document in JSON's form."""
+    if text.lstrip().startswith("{"):
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError):
+            return set()
+        return set(document)
+    return set(re.findall(r"^([A-Za-z_]\w*):", text, re.MULTILINE))
 
 
 def read_beside(file: str, text: str) -> Beside | None:

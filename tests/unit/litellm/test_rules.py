@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -329,6 +330,8 @@ BESIDE = [
     ("pod.yaml", POD.format(image="litellm/litellm:v1.82.7", path="") + "---" + POD.format(image=PINNED, path="/readiness"), ["release_compromised", "health_probe"]),
     ("docker-compose.yml", COMPOSE.format(image=PINNED, path="").replace("http://localhost:4000", "${LITELLM_URL}"), ["health_probe"]),
     ("docker-compose.yml", COMPOSE.format(image=PINNED, path="").replace("http://localhost:4000", "$$URL"), ["health_probe"]),
+    ("pod.json", json.dumps({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"image": "litellm/litellm:v1.82.7"}]}}), ["release_compromised"]),
+    ("compose.json", json.dumps({"services": {"p": {"image": "litellm/litellm:v1.82.7"}}}, indent=1), ["release_compromised"]),
     ("uv.lock", '[[package]]\nname = "litellm"\nversion = "1.82.7"\nsource = { registry = "x" }\n', ["release_compromised"]),
     ("poetry.lock", '[[package]]\nname = "httpx"\nversion = "1.82.7"\n\n[[package]]\nname = "litellm"\nversion = "1.108.4"\n', []),
     ("pyproject.toml", 'dependencies = ["httpx ; a == 1", "litellm[proxy]==1.82.7"]\n', ["release_compromised"]),
