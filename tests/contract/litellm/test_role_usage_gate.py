@@ -163,7 +163,7 @@ def test_what_cannot_work_is_refused_and_nothing_is_put_in_place(tmp_path, folde
     assert play.asked() == [] and SECRET not in refused.text
 
 
-def test_a_container_and_several_hosts_one_after_another(tmp_path, folder, variables, ready):
+def test_a_container_and_several_hosts_one_after_another(tmp_path, folder, variables):
     other = tmp_path / "other"
     other.mkdir()
     (other / "config.yaml").write_text(CONFIG)
@@ -181,10 +181,10 @@ def test_a_container_and_several_hosts_one_after_another(tmp_path, folder, varia
         "kubernetes": {"namespace": "llm", "service": "platform-api", "port": "http", "api_url": "http://127.0.0.1:9"}
     }
     play = Play(tmp_path, "usage_gate")
-    # The first does not come back: the second is left as it runs.
+    # Whichever is the first does not come back: the other is left as it runs.
     stuck = play.run({**given, "readiness_tries": 1}, hosts=hosts)
     assert stuck.status != 0
-    assert log.read_text() == "one\n"
+    assert log.read_text() in ("one\n", "two\n")
     assert "namespace: llm" in stuck.text and "endpointslices" in stuck.text
 
 
