@@ -28,7 +28,7 @@ MODELS = [
         "backends": [{"url": "http://spark1:8000", "slots": 12}, {"url": "http://spark2:8000/v1", "slots": 8}],
         "api_key_variable": "QWEN_KEY",
     },
-    {"name": "embed", "model": "openai/e5", "mode": "embedding", "longest_answer_s": 60, "backends": [{"url": "http://spark3:8000", "slots": 4}]},
+    {"name": "embed", "model": "hosted_vllm/intfloat-e5", "mode": "embedding", "longest_answer_s": 60, "backends": [{"url": "http://spark3:8000", "slots": 4}]},
 ]  # fmt: skip
 #: Somebody's own, with what hurts.
 OWN = """\
@@ -108,7 +108,7 @@ def test_an_installed_proxy_is_configured_once(tmp_path, variables):
     assert [(p["model"], p["api_base"], p["timeout"], p["stream_timeout"], p["weight"]) for p in params] == [
         ("hosted_vllm/qwen", "http://spark1:8000/v1", 900, 900, 12),
         ("hosted_vllm/qwen", "http://spark2:8000/v1", 900, 900, 8),
-        ("openai/e5", "http://spark3:8000/v1", 60, 60, 4),
+        ("hosted_vllm/intfloat-e5", "http://spark3:8000/v1", 60, 60, 4),
     ]
     assert params[0]["api_key"] == "os.environ/QWEN_KEY" and "api_key" not in params[2]
     assert all(one["model_info"]["disable_background_health_check"] is True for one in document["model_list"])

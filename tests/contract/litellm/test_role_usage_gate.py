@@ -172,9 +172,9 @@ def test_a_container_and_several_hosts_one_after_another(tmp_path, folder, varia
         name: {
             "usage_gate_folder": str(where),
             "usage_gate_restart": {"command": ["/bin/sh", "-c", f"echo {name} >> {log}"]},
-            "usage_gate_readiness_url": url,
+            "usage_gate_readiness_url": "http://127.0.0.1:9/health/readiness",
         }
-        for name, where, url in (("one", folder, "http://127.0.0.1:9/health/readiness"), ("two", other, ready.url))
+        for name, where in (("one", folder), ("two", other))
     }
     given = {key: value for key, value in variables.items() if key not in ("folder", "readiness_url")}
     given["endpoints"] = {
