@@ -113,6 +113,14 @@ def _deployments(document: MutableMapping[str, Any], wanted: Wanted, where: str,
                 if is_same(models[index], deployment) and _has_model(models[index], deployment):
                     del models[index]
         return
+    double = [
+        f"deployments[{first}] and [{second}] ({one['model_name']}) are the same; leave one out, or give each a model_info.id"
+        for second, other in enumerate(wanted.deployments)
+        for first, one in enumerate(wanted.deployments[:second])
+        if any(is_same(a, b) and _has_model(a, b) for a, b in ((one, other), (other, one)))
+    ]
+    if double:
+        raise ConfigError(double)
     # First those that are there to the letter: what one of them is, no other may become. One that is put in is nobody else's.
     taken: dict[int, list[int]] = {}
     for number, deployment in enumerate(wanted.deployments):

@@ -250,6 +250,20 @@ def test_callbacks_have_an_order(tmp_path, there, wanted, then):
     assert not run(file, callbacks=wanted)["changed"]
 
 
+def test_deployments_that_are_the_same_are_refused_before_one_is_written(file):
+    one = {"model_name": "new", "litellm_params": {"model": "hosted_vllm/new", "api_base": "http://h:1/v1"}}
+    other = {**one, "litellm_params": {**one["litellm_params"], "timeout": 900}}
+    before = file.read_text()
+    failed = run(file, deployments=[one, other])
+    assert failed["failed"] and "deployments[0] and [1] (new) are the same; leave one out" in failed["msg"]
+    assert run(file, deployments=[{**one, "model_info": {"id": "a"}}, other])["failed"]
+    assert file.read_text() == before
+    ids = [{**one, "model_info": {"id": "a"}}, {**one, "model_info": {"id": "b"}}]
+    assert run(file, deployments=ids)["changed"] and not run(file, deployments=ids)["changed"]
+    models = [one, {**one, "litellm_params": {**one["litellm_params"], "model": "hosted_vllm/lora"}}]
+    assert not run(file, deployments=models, state="absent").get("failed")
+
+
 def test_a_deployment_is_found_by_its_id_and_never_guessed(file):
     same = {"model_name": "qwen", "litellm_params": {"model": "hosted_vllm/qwen"}}
     run(file, **WANTED)
