@@ -17,6 +17,7 @@ from .._gate.errors import ConfigError
 from .._gate.yaml_file import parse_yaml
 
 _WORKERS = re.compile(r"--num[_-]workers(?:[=\s,\"']+)(\d+)|\bNUM_WORKERS(?:[=:\s\"']+)(?:value:\s*)?(\d+)")
+_REPLICAS = re.compile(r"\b(?:replicas|scale): (\d+)")
 _MASTER_KEY = re.compile(r"\bLITELLM_MASTER_KEY\b|\bEnvironmentFile=|\benv_file\b|\benvFrom\b")
 _NAMES_LITELLM = re.compile(r"litellm", re.IGNORECASE)
 
@@ -31,8 +32,14 @@ class Beside:
 
     @property
     def workers(self) -> int | None:
-        found = [int(one or two) for text in self.parts.values() for one, two in _WORKERS.findall(text)]
-        return max(found) if found else None
+        """How many workers serve in all replicas together; None where the file does not say it."""
+        said: list[int] = []
+        for text in self.parts.values():
+            each = [int(one or two) for one, two in _WORKERS.findall(text)]
+            replicas = max((int(number) for number in _REPLICAS.findall(text)), default=1) if self.starts_proxy else 1
+            if each or replicas > 1:
+                said.append(max(each, default=1) * replicas)
+        return max(said, default=None)
 
     @property
     def starts_proxy(self) -> bool:
@@ -84,7 +91,7 @@ def read_beside(file: str, text: str) -> Beside | None:
         parts: dict[str, str] = {}
         for number, document in enumerate(re.split(r"^---.*$", text, flags=re.MULTILINE)):
             if document.strip():
-                found = dict(_containers(parse_yaml(document, file), ""))
+                found = dict(_containers(parse_yaml(document, file), "", ""))
                 # two Deployments have a container at the same place
                 parts |= {
                     f"document {number + 1}: {where}" if where in parts else where: part
@@ -109,17 +116,19 @@ def _services(document: Any) -> Iterator[tuple[str, str]]:
             yield f"services.{name}", text
 
 
-def _containers(value: Any, where: str) -> Iterator[tuple[str, str]]:
+def _containers(value: Any, where: str, replicas: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping):
+        if isinstance(value.get("replicas"), int):
+            replicas = f"\nreplicas: {value['replicas']}"
         if isinstance(value.get("image"), str):
             if _NAMES_LITELLM.search(_flat([value["image"], value.get("command"), value.get("args")])):
-                yield where or "container", _flat(value)
+                yield where or "container", _flat(value) + replicas
             return
         for key, item in value.items():
-            yield from _containers(item, f"{where}.{key}" if where else str(key))
+            yield from _containers(item, f"{where}.{key}" if where else str(key), replicas)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _containers(item, f"{where}[{index}]")
+            yield from _containers(item, f"{where}[{index}]", replicas)
 
 
 def _flat(value: Any) -> str:

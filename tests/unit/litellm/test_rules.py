@@ -386,6 +386,11 @@ def test_what_lies_beside_says_how_many_workers_serve_and_who_gives_the_key():
     container = f'{{image: "{PINNED}", env: [{{name: NUM_WORKERS, value: "4"}}]}}'
     manifest = f"apiVersion: v1\nkind: Pod\nspec: {{containers: [{container}]}}\n"
     assert read_beside("pod.yaml", manifest).workers == 4
+    deployment = f"apiVersion: apps/v1\nkind: Deployment\nspec: {{replicas: 3, template: {{spec: {{containers: [{container}]}}}}}}\n"
+    assert read_beside("deployment.yaml", deployment).workers == 12
+    service = f"services: {{litellm: {{image: '{PINNED}', deploy: {{replicas: 3}}, command: --num_workers 1}}}}\n"
+    assert read_beside("compose.yaml", service).workers == 3
+    assert read_beside("compose.yaml", service.replace("replicas", "reservations")).workers == 1
     keyless = read_beside("u.service", "[Service]\nExecStart=/opt/litellm/bin/litellm\n")
     assert "u.service gives none" in remarks(changed(general_settings__master_key=GONE), beside=[keyless])[0].sentence
 
