@@ -29,7 +29,7 @@ BEGUN_BY = {
     "plugins/module_utils/_health/witness.py": {"asyncio.create_subprocess_exec"},  # `output_of`: all questions go through it
     "plugins/module_utils/_watchdog/act.py": {"subprocess.Popen", "os.kill"},
     "plugins/module_utils/_watchdog/watched.py": {"asyncio.create_subprocess_exec"},  # notify_command
-    "roles/watchdog/files/llm-watchdog": {"subprocess.run"},  # `lock NAME -- CMD`: a person's own command
+    "roles/watchdog/files/llm-watchdog": {"subprocess.Popen"},  # `lock NAME -- CMD`: a person's own command
     "roles/busy_flag/files/llm-busy": {"os.execv"},  # becomes the batch job
 }  # fmt: skip
 #: Where something is changed by a command; the watchdog's hands, and what is retired and put back by request.

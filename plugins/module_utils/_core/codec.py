@@ -55,8 +55,14 @@ def _decode(kind: Any, value: Any) -> Any:
         return {str(key): _decode(arguments[1], item) for key, item in value.items()}
     if kind is float:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ValueError(f"{value!r} is not a number")
-        return float(value)
+            raise ValueError("a number is needed")
+        try:
+            number = float(value)
+        except OverflowError:
+            raise ValueError("a number of that size is none of ours") from None
+        if number != number:  # nan
+            raise ValueError("a number is needed, and this is none")
+        return number
     if kind in (int, str, bool):
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise ValueError(f"{value!r} is not {kind.__name__}")

@@ -15,31 +15,12 @@ from .._core.servers import Restart, Server
 from .._health import proc
 from .._health.witness import output_of, server_tree, unit_of
 from .containers import client_of, of_compose
+from .scrub import scrubbed
 
 KEPT = 20  # per server; the oldest go
 LOG_LINES = 300
 TRACE_LINES = 120
 WITHIN_S = 8.0
-
-# Request lines carry prompts; everything that looks like a secret goes whichever line it is on.
-_REQUEST_LINE = re.compile(
-    r"(prompt|messages|Received request|content['\"]?\s*:|POST /|GET /|input_ids|params: )", re.IGNORECASE
-)
-_SECRET = re.compile(
-    r"(?i)(sk-[A-Za-z0-9_-]{6,}|hf_[A-Za-z0-9]{8,}|bearer\s+\S+|(?:api[_-]?key|token|password|passwd|secret|authorization)"
-    r"['\"]?\s*[=:]\s*['\"]?[^\s,'\"]+|://[^/\s:@]+:[^/\s@]+@)"
-)
-
-
-def without_secrets(text: str) -> str:
-    """The text with everything replaced that looks like a key, a password or an address's credentials."""
-    return _SECRET.sub("[removed]", text)
-
-
-def scrubbed(text: str) -> str:
-    """The text without request lines, and with secrets replaced."""
-    lines = [line for line in text.splitlines() if not _REQUEST_LINE.search(line)]
-    return "\n".join(without_secrets(line) for line in lines) + ("\n" if lines else "")
 
 
 def stacks_alone(text: str) -> str:

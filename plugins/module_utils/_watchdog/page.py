@@ -14,7 +14,7 @@ from html import escape
 from typing import Any
 
 from .._health.verdict import State
-from .evidence import without_secrets
+from .scrub import without_secrets
 from .timeline import GAP_S, Event, Restart, Sample, Span, Timeline, shares
 
 COLUMNS = 720  # of a plot; a window of any length makes a page of the same size

@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import socket
-import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -19,9 +16,10 @@ from .._core.errors import ConfigError
 from .._core.servers import Server
 from .._core.settings import Settings
 from . import clock, explain
-from .evidence import UNIT_PROPERTIES, scrubbed
+from .evidence import UNIT_PROPERTIES
 from .page import HostPage, Piece, ServerPage, lasted, page
-from .store import Store
+from .scrub import scrubbed
+from .store import Store, before, unreadable
 from .timeline import timeline
 from .watched import settings_of
 
@@ -101,19 +99,15 @@ def pieces(folder: Path) -> list[Piece]:
 
 def _lines(store: Store, name: str) -> list[str]:
     lines: list[str] = []
-    for suffix in (".1.jsonl", ".jsonl"):
-        path = store.folder / "traces" / f"{name}{suffix}"
+    now = store.folder / "traces" / f"{name}.jsonl"
+    for path in (before(now), now):
         try:
             lines += path.read_bytes().decode("utf-8", "replace").split("\n")
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise _unreadable(path, error) from None
+            raise unreadable(path, error) from None
     return lines
-
-
-def _unreadable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError([f"{path}: cannot be read ({error.strerror}); what the watchdog records is root's to read"])
 
 
 def _budget(settings: Settings) -> str:
@@ -149,9 +143,7 @@ def report(servers: Sequence[Server], settings: Settings, store: Store, since_s:
         raise ConfigError([f"{store.folder}: there is no such folder; the watchdog has recorded nothing there"])
     if since_s > MOST_SINCE_S:
         raise ConfigError([f"--since: {lasted(since_s)} is more than a year; nothing is kept for so long"])
-    for path in (store.folder, store.journal_file):
-        if path.exists() and not os.access(path, os.R_OK):
-            raise _unreadable(path, PermissionError(13, os.strerror(13)))
+    store.must_be_readable()
     records, since = list(store.journal()), wall - since_s
     made = [_server(store, server, settings, records, since, wall) for server in servers]
     leases = [
@@ -162,22 +154,3 @@ def report(servers: Sequence[Server], settings: Settings, store: Store, since_s:
     if zone is None:
         raise ConfigError(["this host's time zone cannot be told"])
     return page(HostPage(socket.gethostname(), since, wall, zone, made, leases, tuple(store.notes)))
-
-
-def write(path: Path, text: str) -> None:
-    """Replaces the file whole, or leaves it as it was; only its owner can read it. Raises ConfigError."""
-    part: str | None = None
-    try:
-        if path.is_dir():
-            raise ConfigError([f"{path}: is a folder; name the file that the page is written to"])
-        descriptor, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(part).replace(path)
-    except OSError as error:
-        if part is not None:
-            with contextlib.suppress(OSError):
-                Path(part).unlink()
-        raise ConfigError([f"{path}: cannot be written ({error.strerror})"]) from None

@@ -8,6 +8,7 @@ would be forgotten by the budget.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from .._core.codec import decode, encode
+from .._core.errors import ConfigError
 from . import ended
 from .clock import Anchor
 from .memory import Act, Memory
@@ -132,6 +134,18 @@ class Store:
         self.folder = folder
         self.notes: list[str] = []
 
+    def must_be_readable(self) -> None:
+        """What cannot be read must not look like what never was. Raises ConfigError."""
+        try:
+            memories = sorted((self.folder / "memory").iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            memories = []
+        except OSError as error:
+            raise unreadable(self.folder / "memory", error) from None
+        for path in (self.folder, self.journal_file, *memories):
+            if path.exists() and not os.access(path, os.R_OK):
+                raise unreadable(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+
     def prepare(self) -> None:
         """Makes the folders. Raises CannotRecord."""
         try:
@@ -155,7 +169,7 @@ class Store:
             return self._reconciled(decode(ServerState, json.loads(path.read_text(encoding="utf-8"))))
         except FileNotFoundError:
             broken = False
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             broken = True
             reason = error.strerror if isinstance(error, OSError) else "it is not whole"
             self.notes.append(
@@ -292,7 +306,7 @@ class Store:
         path = self.folder / "traces" / f"{name}.jsonl"
         with contextlib.suppress(OSError):
             if path.exists() and (path.stat().st_size > TRACE_BYTES or not _same_settings(path, header)):
-                path.replace(path.with_suffix(".1.jsonl"))
+                path.replace(before(path))
             fresh = not path.exists() or path.stat().st_size == 0
             with path.open("a", encoding="utf-8") as file:
                 if not fresh and not _ends_with_newline(path):
@@ -318,6 +332,16 @@ class Store:
             yield True
         finally:
             os.close(file)
+
+
+def unreadable(path: Path, error: OSError) -> ConfigError:
+    """The sentence about a record that somebody may not read."""
+    return ConfigError([f"{path}: cannot be read ({error.strerror}); what the watchdog records is root's to read"])
+
+
+def before(trace: Path) -> Path:
+    """Where a trace goes when a new one is begun. No server's name has a ~ in it, so it is nobody else's."""
+    return trace.with_name(f"{trace.stem}~1.jsonl")
 
 
 def _same_settings(path: Path, header: str) -> bool:

@@ -70,7 +70,7 @@ def test_a_recorded_trace_replays_to_what_was_done(bed):
     bed.describe(settings={"patience_s": 7.0})
     bed.watchdog("run")
     assert json.loads(path.read_text().splitlines()[0])["settings"]["patience_s"] == 7.0
-    assert path.with_suffix(".1.jsonl").exists()
+    assert path.with_name("qwen~1.jsonl").exists()
 
 
 @pytest.mark.parametrize(
