@@ -55,18 +55,26 @@ async def _one(context: Context, server: Server) -> Report:
         with context.store.lock(server.name) as got:
             if not got:
                 return Report(server.name, "unknown", "none", "somebody else holds its lock; left alone")
-            return await asyncio.wait_for(_whole(context, server), RUN_WITHIN_S)
-    except TimeoutError:
-        return Report(
-            server.name, "unknown", "none", f"looking at it took over {RUN_WITHIN_S:.0f} s; goes on next time"
-        )
+            try:
+                return await asyncio.wait_for(_whole(context, server), RUN_WITHIN_S)
+            except TimeoutError:
+                why = f"looking at it took over {RUN_WITHIN_S:.0f} s; goes on next time"
+            except ConfigError as error:
+                why = "; ".join(error.faults)
+            except CannotRecord:
+                raise
+            except Exception as error:  # one server's fault must not stop the others' watch
+                why = _failed(error)
+            # what nobody could look at must not stay as it was seen last
+            return await Watched(context, server).not_seen(why)
     except CannotRecord as error:
         return Report(server.name, "unknown", "none", str(error), alert=str(error))
-    except ConfigError as error:
-        return Report(server.name, "unknown", "none", "; ".join(error.faults), alert="; ".join(error.faults))
-    except Exception as error:  # one server's fault must not stop the others' watch
-        said = f"looking at it failed ({type(error).__name__}: {error}); nothing was done; please report this"
-        return Report(server.name, "unknown", "none", said, alert=said)
+    except Exception as error:
+        return Report(server.name, "unknown", "none", _failed(error), alert=_failed(error))
+
+
+def _failed(error: Exception) -> str:
+    return f"looking at it failed ({type(error).__name__}: {error}); nothing was done; please report this"
 
 
 async def _whole(context: Context, server: Server) -> Report:

@@ -31,6 +31,7 @@ try:
 except ImportError:  # the module or command that needs it says so
     pass
 
+NOT_SEEN = "not_seen"  # the rule under which a server is unknown that could not be looked at
 NOT_SERVING = ("dead", "hung", "starting", "unresponsive", "host_fault", "stopped")
 
 
@@ -248,6 +249,20 @@ class Watched:
             "power_w": observation.host.gpu_power_w,
             "slow": slow,
         }
+
+    async def not_seen(self, why: str) -> Report:
+        """It could not be looked at at all: unknown, said, and a person's when it lasts. What is under way stays."""
+        if self.state.transaction is not None:
+            return self.report("unknown", "none", why)
+        since = self.state.state_since
+        if self.state.rule != NOT_SEEN or since is None:
+            since = self.now()
+            self.record("state", state="unknown", reason=why)
+        nothing = dict.fromkeys(("accused", "running", "waiting", "silence_s", "steps_per_second", "tokens_per_second"))
+        self.save(state="unknown", reason=why, rule=NOT_SEEN, state_since=since, decision=why, **nothing)
+        lasts = self.now() - since >= self.settings.alert_after_s
+        await self.tell(f"cannot be looked at: {why}" if lasts else None, State.UNKNOWN)
+        return self.report("unknown", "none", why)
 
     def report(self, state: str, action: str, reason: str) -> Report:
         return Report(self.server.name, state, action, reason, self.alert)

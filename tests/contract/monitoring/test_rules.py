@@ -31,6 +31,14 @@ def state(kind, values):
     return (f'llm_server_state{{{S}, state="{kind}"}}', values)
 
 
+def speeds(tokens, running):
+    return [
+        (f"llm_server_generated_tokens_per_second{{{S}}}", tokens),
+        (f"llm_server_requests_running{{{S}}}", running),
+    ]
+
+
+RUNS = ('llm_watchdog_last_run_timestamp_seconds{instance="spark1"}', "0+60x60")
 PRESSURE = 'node_pressure_memory_stalled_seconds_total{instance="spark1"}'
 
 
@@ -99,6 +107,31 @@ CASES = [
     ("LlmNothingWatched", [('llm_watchdog_servers{instance="spark1"}', "2x20")], "16m", False),
     ("LlmWatchdogSilent", [('llm_watchdog_last_run_timestamp_seconds{instance="spark1"}', "0x20")], "11m", True),
     ("LlmWatchdogSilent", [('llm_watchdog_last_run_timestamp_seconds{instance="spark1"}', "0+60x20")], "11m", False),
+    # the host or its exporter is gone; and comes back
+    (
+        "LlmWatchdogSilent",
+        [('llm_watchdog_last_run_timestamp_seconds{instance="spark1"}', "0+60x20 _x99")],
+        "35m",
+        True,
+    ),
+    (
+        "LlmWatchdogSilent",
+        [('llm_watchdog_last_run_timestamp_seconds{instance="spark1"}', "0+60x20 _x9 1800+60x20")],
+        "31m",
+        False,
+    ),
+    # somebody holds the lock of one server; nobody does; the whole watchdog is silent, which is said once
+    ("LlmServerNotLookedAt", [(f"llm_watchdog_last_look_timestamp_seconds{{{S}}}", "0x60"), RUNS], "31m", True),
+    ("LlmServerNotLookedAt", [(f"llm_watchdog_last_look_timestamp_seconds{{{S}}}", "0+60x60"), RUNS], "31m", False),
+    (
+        "LlmServerNotLookedAt",
+        [
+            (f"llm_watchdog_last_look_timestamp_seconds{{{S}}}", "0x60"),
+            ('llm_watchdog_last_run_timestamp_seconds{instance="spark1"}', "0x60"),
+        ],
+        "31m",
+        False,
+    ),
     ("LlmCompetingRestarter", [(f"llm_watchdog_competing_restarters{{{S}}}", "4x5")], "2m", True),
     ("LlmCompetingRestarter", [(f"llm_watchdog_competing_restarters{{{S}}}", "0x5")], "2m", False),
     (
@@ -119,24 +152,12 @@ CASES = [
         "30m",
         False,
     ),
-    (
-        "LlmSlowButMoving",
-        [
-            (f"llm_server_generated_tokens_per_second{{{S}}}", "80x300 30x60"),
-            (f"llm_server_requests_running{{{S}}}", "4x360"),
-        ],
-        "350m",
-        True,
-    ),
-    (
-        "LlmSlowButMoving",
-        [
-            (f"llm_server_generated_tokens_per_second{{{S}}}", "80x300 30x60"),
-            (f"llm_server_requests_running{{{S}}}", "4x300 1x60"),
-        ],
-        "350m",
-        False,
-    ),
+    ("LlmSlowButMoving", speeds("80x300 30x60", "4x360"), "350m", True),
+    ("LlmSlowButMoving", speeds("80x300 30x60", "4x300 1x60"), "350m", False),
+    # idle most of the time, and then slow; and one stream after a spell with twelve, as fast as ever
+    ("LlmSlowButMoving", speeds("0x600 100x300 25x60", "0x600 4x360"), "950m", True),
+    ("LlmSlowButMoving", speeds("20x100 400x600 20x100", "1x100 12x600 1x100"), "790m", False),
+    ("LlmSlowButMoving", speeds("20x100 400x600 5x100", "1x100 12x600 1x100"), "790m", True),
     # something leaks, on a host with a server that serves and on one where nobody watches
     ("LlmMemoryRunningOut", [*memory([(100, 0, 20), (30, -0.27, 95)]), state("starting", "0x120")], "115m", True),
     ("LlmMemoryRunningOut", memory([(100, 0, 20), (30, -0.27, 95)]), "115m", True),
@@ -192,6 +213,19 @@ CASES = [
     ("UsageGateSourceStale", [('usage_gate_source_age_seconds{instance="g"}', "10x9")], "6m", False),
     ("UsageGateInactive", [('usage_gate_active{instance="g"}', "0x9")], "6m", True),
     ("UsageGateInactive", [('usage_gate_active{instance="g"}', "1x9")], "6m", False),
+    # the proxy was started anew without the hook; it is down itself
+    (
+        "UsageGateInactive",
+        [('usage_gate_active{job="l", instance="g"}', "1x9 _x60"), ('up{job="l", instance="g"}', "1x70")],
+        "30m",
+        True,
+    ),
+    (
+        "UsageGateInactive",
+        [('usage_gate_active{job="l", instance="g"}', "1x9 _x60"), ('up{job="l", instance="g"}', "1x9 0x60")],
+        "30m",
+        False,
+    ),
 ]
 ALERTS = {
     rule["alert"]: (name, rule) for name, doc in RULES.items() for group in doc["groups"] for rule in group["rules"]

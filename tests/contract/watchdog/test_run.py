@@ -355,6 +355,32 @@ def test_lock_keeps_the_watchdog_away(bed):
         held.wait(10)
 
 
+def test_a_server_that_cannot_be_looked_at_does_not_stay_as_it_was_seen_last(bed, tmp_path):
+    bed.start()
+    bed.watchdog("run")
+    assert bed.state()["state"] == "idle"
+    heard = tmp_path / "heard"
+    program = tmp_path / "notify"
+    program.write_text(f"#!/bin/sh\ncat >> {heard}\n")
+    program.chmod(0o755)
+    key = tmp_path / "key"
+    key.write_text("sk-1")
+    key.chmod(0o644)
+    for alert_after_s, told in ((600.0, False), (0.1, True)):
+        bed.describe(settings={"alert_after_s": alert_after_s}, notify=[str(program)], api_key_file=str(key))
+        bed.watchdog("run")
+        done = bed.watchdog("run", "--textfile", str(tmp_path / "m.prom"))
+        assert "qwen: unknown: " in done.stdout and str(key) in done.stdout
+        assert (bed.state()["state"], bed.state()["rule"]) == ("unknown", "not_seen")
+        assert 'llm_server_state{server="qwen",state="unknown"} 1.0' in (tmp_path / "m.prom").read_text()
+        assert heard.exists() == told
+    assert "cannot be looked at" in json.loads(heard.read_text())["message"]
+    assert [row["state"] for row in bed.journal("state")] == ["idle", "unknown"]
+    key.chmod(0o600)
+    bed.watchdog("run")
+    assert bed.state()["state"] == "idle"
+
+
 def test_bundle_has_no_secret(bed):
     bed.describe(settings={})
     bed.freeze()
