@@ -59,6 +59,9 @@ class GateMetrics:
         self._hedges = counter("hedges_total", "Second endpoints asked because the first was late")
         self._ejections = counter("ejections_total", "Endpoints left out, by endpoint", ("endpoint",))
         self._endpoints = gauge("endpoints", "Endpoints by state, as one worker sees them", ("state",))
+        self._usable = gauge(
+            "endpoints_usable", "Endpoints that are ready or slow, in the worker with the fewest", mode="livemin"
+        )
         self._seconds = Histogram(f"{prefix}_check_seconds", "Time a check added", buckets=BUCKETS_S, registry=registry)
         self._active = gauge("active", "1 while the hook is loaded and has endpoints", mode="livemin")
         self._source_age = gauge("source_age_seconds", "Seconds since the source of endpoints was last heard")
@@ -97,8 +100,10 @@ class GateMetrics:
         """What the pool looks like now."""
         for member in pool.members:
             self._ejections.labels(member.endpoint.url)
-        for state, count in pool.states().items():
+        states = pool.states()
+        for state, count in states.items():
             self._endpoints.labels(state.value).set(count)
+        self._usable.set(states[State.READY] + states[State.SLOW])
 
     def ejected(self, url: str) -> None:
         """An endpoint was left out."""

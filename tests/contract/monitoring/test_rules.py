@@ -191,21 +191,20 @@ CASES = [
     ("UsageGateTrickle", [('usage_gate_fail_open_total{cause="timeout"}', "0x9 19x500")], "400m", False),
     (
         "UsageGateAllEjected",
-        [
-            ('usage_gate_endpoints{instance="g", state="ready"}', "0x5"),
-            ('usage_gate_endpoints{instance="g", state="slow"}', "0x5"),
-            ('usage_gate_endpoints{instance="g", state="failing"}', "1x5"),
-            ('usage_gate_endpoints{instance="g", state="ejected"}', "2x5"),
-        ],
+        [('usage_gate_endpoints_usable{instance="g"}', "0x5"), ('usage_gate_active{instance="g"}', "1x5")],
         "3m",
         True,
     ),
     (
         "UsageGateAllEjected",
-        [
-            ('usage_gate_endpoints{instance="g", state="ready"}', "2x5"),
-            ('usage_gate_endpoints{instance="g", state="ejected"}', "1x5"),
-        ],
+        [('usage_gate_endpoints_usable{instance="g"}', "1x5"), ('usage_gate_active{instance="g"}', "1x5")],
+        "3m",
+        False,
+    ),
+    # it has no endpoints at all, which is another alert
+    (
+        "UsageGateAllEjected",
+        [('usage_gate_endpoints_usable{instance="g"}', "0x5"), ('usage_gate_active{instance="g"}', "0x5")],
         "3m",
         False,
     ),
