@@ -107,7 +107,8 @@ def _work(module):
             store.hold(name, for_s)
             after = store.held()
     elif action == "release":
-        after = [one for one in before if one.name != name]
+        gone = [lease for path, lease in store.releasable(name)]
+        after = [one for one in before if one not in gone]
         if not module.check_mode:
             store.release(name)
             after = store.held()

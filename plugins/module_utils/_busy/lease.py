@@ -12,7 +12,7 @@ from typing import Any
 # Longer than a day is forgotten, not meant; a lease can be renewed.
 MOST_S = 24 * 3600.0
 DEFAULT_S = 6 * 3600.0
-NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def from_json(value: Any) -> Lease | None:
         return None
     name, owner, host, boot = (value.get(key) for key in ("name", "owner", "host", "boot"))
     numbers = [value.get("created"), value.get("expires")]
-    if not isinstance(name, str) or not NAME.match(name) or not isinstance(owner, str) or not isinstance(host, str):
+    if not isinstance(name, str) or not NAME.fullmatch(name) or not isinstance(owner, str) or not isinstance(host, str):
         return None
     if not owner.isprintable() or not host.isprintable():
         return None

@@ -8,7 +8,9 @@ import json
 import os
 import pwd
 import socket
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,7 +32,8 @@ def folder() -> Path:
 def _start_ticks(pid: int) -> int | None:
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        return int(text[text.rfind(")") + 2 :].split()[19])
+        words = text[text.rfind(")") + 2 :].split()
+        return None if words[0] in "ZX" else int(words[19])  # it has ended, though nobody has taken note of it
     except (OSError, ValueError, IndexError):
         return None
 
@@ -48,7 +51,7 @@ def _path(name: str, pid: int | None) -> Path:
 
 def wanted(name: str, for_s: float = DEFAULT_S, pid: int | None = None) -> Lease:
     """The lease that `hold` would take. Raises ConfigError."""
-    if not NAME.match(name):
+    if not NAME.fullmatch(name):
         raise ConfigError([f"name: {name!r} must be letters, digits, . _ @ - and at most 64 of them"])
     if not 0 < for_s <= MOST_S:
         raise ConfigError([f"for: a lease lasts at most 24 h, not {for_s / 3600:.1f} h; it can be renewed"])
@@ -122,31 +125,55 @@ def held() -> list[Lease]:
     return [lease for lease, live in leases() if live]
 
 
+def releasable(name: str, pid: int | None = None) -> list[tuple[Path, Lease]]:
+    """This user's leases of that name (root: everybody's); with `pid` that process's only."""
+    return [
+        (path, lease)
+        for path, lease in _read_all()
+        if lease is not None
+        and lease.name == name
+        and pid in (None, lease.pid)
+        and (os.getuid() == 0 or path.name.startswith(f"{os.getuid()}-"))
+    ]
+
+
 def release(name: str, pid: int | None = None) -> int:
-    """Gives back this user's leases of that name (root: everybody's); with `pid` that process's only. How many there were."""
+    """Gives back what is `releasable`. How many there were."""
     count = 0
-    for path, lease in _read_all():
-        if (
-            lease is not None
-            and lease.name == name
-            and pid in (None, lease.pid)
-            and (os.getuid() == 0 or path.name.startswith(f"{os.getuid()}-"))
-        ):
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()
-                count += 1
+    for path, _lease in releasable(name, pid):
+        with contextlib.suppress(OSError):  # gone already, or another's file that has our number in its name
+            path.unlink()
+            count += 1
     return count
+
+
+#: Blocks of this process that run now, by their lease's name; and whether the process had that lease before the first.
+_blocks: Counter[str] = Counter()
+_given: dict[str, bool] = {}
+_blocks_lock = threading.Lock()
 
 
 @contextmanager
 def busy(name: str, for_s: float = DEFAULT_S) -> Iterator[Lease]:
-    """`with busy("nightly"): …` holds a lease for as long as the block runs; a killed process's lease dies with it."""
-    lease = hold(name, for_s, os.getpid())
+    """`with busy("nightly"): …` holds a lease for as long as the block runs; a killed process's lease dies with it.
+
+    A block within a block of that name, in another thread, or in a job that `llm-busy run` gave that lease, shares it: it
+    ends with whoever took it."""
+    pid, now = os.getpid(), time.time()
+    with _blocks_lock:
+        there = [one for one in held() if (one.name, one.pid) == (name, pid)]
+        lease = hold(name, min(max([for_s, *(one.expires - now for one in there)]), MOST_S), pid)
+        if not _blocks[name]:
+            _given[name] = bool(there)
+        _blocks[name] += 1
     try:
         yield lease
     finally:
-        with contextlib.suppress(OSError):
-            _path(name, os.getpid()).unlink()
+        with _blocks_lock:
+            _blocks[name] -= 1
+            if not _blocks[name] and not _given[name]:
+                with contextlib.suppress(OSError):
+                    _path(name, pid).unlink()
 
 
 def renewed(lease: Lease, for_s: float) -> Lease:

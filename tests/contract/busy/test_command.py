@@ -97,3 +97,81 @@ def test_what_others_put_into_the_folder_stops_nobody(env, content):
     (folder / "loop.json").symlink_to("loop.json")
     (folder / "folder.json").mkdir()
     assert held(env) == ["mine"]
+
+
+def busy(env, *argv, **how):
+    return subprocess.run([*COMMAND, *argv], env=env, capture_output=True, text=True, **how)
+
+
+def test_a_command_that_cannot_be_run_takes_nobody_elses_lease(env, tmp_path):
+    job = tmp_path / "job"
+    job.write_text("no program\n")
+    job.chmod(0o755)
+    busy(env, "hold", "nightly", check=True)
+    assert busy(env, "run", "--name", "nightly", "--", str(job)).returncode == 126
+    assert held(env) == ["nightly"]
+
+
+def test_a_block_within_the_same_lease_does_not_end_it(env, tmp_path):
+    job = tmp_path / "job.py"
+    job.write_text(
+        "import sys\n"
+        "from ansible_collections.gb10.serving.plugins.module_utils._busy.store import busy, held\n"
+        "def names(): return [one.name for one in held()]\n"
+        "with busy('nightly'):\n"
+        "    with busy('nightly'): pass\n"
+        "    inner = names()\n"
+        "print(inner, names())\n"
+    )
+    alone = subprocess.run([sys.executable, str(job)], env=env, capture_output=True, text=True, check=True)
+    assert alone.stdout == "['nightly'] []\n"
+    within = busy(env, "run", "--name", "nightly", "--", sys.executable, str(job), check=True)
+    assert within.stdout == "['nightly'] ['nightly']\n"
+    assert held(env) == []
+
+
+def test_a_job_is_ended_by_signals_as_it_is_without_a_lease(env):
+    line = "yes | head -1 > /dev/null; echo ${PIPESTATUS[0]}"
+    assert busy(env, "run", "--", "bash", "-c", line).stdout == f"{128 + signal.SIGPIPE}\n"
+
+
+def test_a_job_runs_without_a_standard_output_and_under_any_name(env, tmp_path):
+    job = tmp_path / "größe.sh"
+    job.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    job.chmod(0o755)
+    line = f"exec '{sys.executable}' '{COMMAND[1]}' run --strict -- '{job}' >&-"
+    done = subprocess.run(["sh", "-c", line], env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "ran").exists()
+
+
+def test_a_job_that_is_over_holds_nothing_though_nobody_has_waited_for_it(env):
+    process = subprocess.Popen([*COMMAND, "run", "--name", "job", "--", "sleep", "60"], env=env)
+    until(lambda: held(env) == ["job"])
+    process.kill()
+    until(lambda: held(env) == [])  # a zombie until it is waited for
+    process.wait(timeout=10)
+
+
+def test_a_name_is_one_line(env):
+    done = busy(env, "hold", "x\n")
+    assert (done.returncode, held(env)) == (3, [])
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_what_belongs_to_another_is_left_to_him(env, tmp_path):
+    folder = tmp_path / "busy"
+    busy(env, "hold", "mine", check=True)
+    for parent in (tmp_path, *tmp_path.parents[:2]):
+        parent.chmod(parent.stat().st_mode | 0o055)
+    code = (
+        "import os, sys\n"
+        "from ansible_collections.gb10.serving.plugins.module_utils._busy import store\n"
+        "os.setuid(65534)\n"
+        "print(store.release('mine'), [lease.name for path, lease in store.releasable('mine')])\n"
+    )
+    lease = next(folder.glob("*.json"))
+    lease.rename(folder / "65534-mine-held.json")  # root's file with another's number in its name
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.stdout == "0 ['mine']\n", done.stderr
