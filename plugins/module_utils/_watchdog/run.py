@@ -217,6 +217,14 @@ class _Run:
         return self.on.report(state.value, "none", f"{done.decision.reason}; refused: {why}")
 
 
+async def cannot_restart(server: Server, settings: Settings, store: Store) -> str | None:
+    """Why a restart of this server could not be done, or None; what a person hears before anything is recorded."""
+    async with http_client(https=False) as http:
+        watched = Watched(Context(store, settings, http, Machine(), {server.name: server}), server)
+        watched.workers = await asyncio.to_thread(workers_of, server) or ()
+        return await watched.out_of_reach()
+
+
 def ask_restart(server: Server, store: Store, by: str, *, counts: bool, drain: bool, now: clock.Now) -> Transaction:
     """A person's restart: the same transaction, journalled first. The caller holds the lock. Raises ConfigError."""
     state = store.load(server.name)

@@ -155,3 +155,16 @@ def test_traces_of_like_names_stay_apart(bed):
     bed.watchdog("run")
     assert (bed.folder / "state/traces/qwen~1.jsonl").exists()
     assert there.with_name("qwen.1~1.jsonl").read_text() == before
+
+
+def test_a_restart_that_could_not_be_done_is_refused_before_it_is_recorded(bed):
+    bed.start()
+    bed.watchdog("run")
+    bed.stop_script.chmod(0o644)
+    done = bed.watchdog("restart", "qwen", check=False)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert (
+        done.stderr
+        == f"llm-watchdog: qwen: {bed.stop_script}: is not a program that can be run; mend restart.command\n"
+    )
+    assert bed.journal("decided") == [] and bed.state()["memory"]["acts"] == []
