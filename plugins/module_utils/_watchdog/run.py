@@ -221,7 +221,8 @@ async def cannot_restart(server: Server, settings: Settings, store: Store) -> st
     """Why a restart of this server could not be done, or None; what a person hears before anything is recorded."""
     async with http_client(https=False) as http:
         watched = Watched(Context(store, settings, http, Machine(), {server.name: server}), server)
-        watched.workers = await asyncio.to_thread(workers_of, server) or ()
+        workers = await asyncio.to_thread(workers_of, server)
+        watched.workers = workers if workers is not None else ()
         return await watched.out_of_reach()
 
 
