@@ -13,10 +13,13 @@ from pathlib import Path
 import pytest
 from ansible_collections.gb10.serving.plugins.module_utils._core.servers import validate
 from ansible_collections.gb10.serving.plugins.module_utils._watchdog.audit import (
+    UNREAD,
+    Row,
     audit,
     container_rows,
     manager_of,
 )
+from ansible_collections.gb10.serving.plugins.modules import llm_restarters_info
 
 SYSTEMD = "etc/systemd/system"
 UNIT = {f"{SYSTEMD}/vllm-qwen.service": "[Service]\nExecStart=/usr/bin/vllm serve m --port 8000\nRestart=always\n"}
@@ -419,6 +422,20 @@ def test_what_could_not_be_read_is_said(tmp_path, monkeypatch):
     assert [(row.kind, row.name, row.retire, row.competes) for row in rows] == [
         ("unread", f"/{path}", "run it as root", False) for path in sorted(hidden)
     ]
+
+
+def test_the_module_warns_of_what_could_not_be_read(monkeypatch):
+    class Module:
+        params = {"servers": [{"name": name, "url": f"http://127.0.0.1:{port}"} for name, port in (("a", 1), ("b", 2))]}
+        warned: list[str] = []
+        warn = warned.append
+
+    async def one(server):
+        return [Row(UNREAD, "/root/x", "/root/x", "could not be read", "certain", "run it as root", False)]
+
+    monkeypatch.setattr(llm_restarters_info, "audit", one)
+    assert llm_restarters_info._work(Module)["competing"] == 0
+    assert [said.partition(",")[0] for said in Module.warned] == ["/root/x: could not be read"]
 
 
 def inspected(**more):
