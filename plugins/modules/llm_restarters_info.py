@@ -12,6 +12,7 @@ description:
   - Reads units, timers, cron jobs (scripts are followed into their files), container policies, autoheal, monit, supervisor
     and static pods, and lists what could restart a server.
   - A single manager of a single-node server, such as C(Restart=always) or one container policy, does not compete.
+  - What only talks to a server is listed, and does not compete. What could not be read is listed too, with a warning.
   - Nothing is run and nothing is changed.
 author:
   - The gb10.serving maintainers (@gb10-serving)
@@ -64,7 +65,7 @@ import asyncio
 
 from ansible_collections.gb10.serving.plugins.module_utils._core import servers as core_servers
 from ansible_collections.gb10.serving.plugins.module_utils._module import run_module
-from ansible_collections.gb10.serving.plugins.module_utils._watchdog.audit import audit
+from ansible_collections.gb10.serving.plugins.module_utils._watchdog.audit import UNREAD, audit
 
 
 async def _all(described):
@@ -75,6 +76,11 @@ def _work(module):
     described = core_servers.validate(module.params["servers"], "servers")
     found = asyncio.run(_all(described))
     rows = {server.name: [dict(vars(row)) for row in rows] for server, rows in zip(described, found, strict=True)}
+    unread = {row.name for one in found for row in one if row.kind == UNREAD}
+    if unread:
+        module.warn(
+            f"{', '.join(sorted(unread))}: could not be read, so others may be missing; become root for this task"
+        )
     competing = sum(1 for one in rows.values() for row in one if row["competes"])
     return {"changed": False, "servers": rows, "competing": competing}
 

@@ -96,12 +96,10 @@ def _rewrite(path: Path, text: str) -> None:
         raise ConfigError([f"{path}: cannot be changed ({error.strerror})"]) from None
 
 
-def _whole_line(path: Path, begins: str) -> str | None:
-    """The entry's line as the file has it; the audit names its beginning."""
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if line.strip().startswith(begins):
-            return line
-    return None
+def _as_written(path: Path, entry: str) -> str | None:
+    """The entry's line as the file has it, with the spaces around it."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return next((line for line in lines if line.strip() == entry), None)
 
 
 async def retire(rows: Iterable[Row], record: Path = RECORD) -> list[Retired]:
@@ -115,7 +113,7 @@ async def retire(rows: Iterable[Row], record: Path = RECORD) -> list[Retired]:
         elif how == "script":
             one = Retired("script", row.name, row.where, f"{path.stat().st_mode & 0o7777:o}")
         elif how == "line":
-            line = _whole_line(path, row.name)
+            line = _as_written(path, row.name)
             one = Retired("line", row.name, row.where, line) if line is not None else None
         if one is None or any(d.same(one) for d in done):
             continue

@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gb10.serving.plugins.module_utils._core.servers import validate
-from ansible_collections.gb10.serving.plugins.module_utils._watchdog.audit import audit, container_rows, manager_of
+from ansible_collections.gb10.serving.plugins.module_utils._watchdog.audit import (
+    UNREAD,
+    Row,
+    audit,
+    container_rows,
+    manager_of,
+)
+from ansible_collections.gb10.serving.plugins.modules import llm_restarters_info
 
 SYSTEMD = "etc/systemd/system"
 UNIT = {f"{SYSTEMD}/vllm-qwen.service": "[Service]\nExecStart=/usr/bin/vllm serve m --port 8000\nRestart=always\n"}
@@ -26,7 +33,10 @@ def found(tmp_path, files, **server):
     for name, text in files.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        if text is None:
+            path.symlink_to("/dev/null")
+        else:
+            path.write_text(text)
     described = {"name": "qwen", "url": "http://127.0.0.1:8000", "restart": {"systemd": "vllm-qwen.service"}, **server}
     return asyncio.run(audit(validate([described])[0], tmp_path))
 
@@ -166,6 +176,93 @@ CASES = [
     ),
 ]
 
+# What runs by cron: found whatever it is called and however it says what it does. id, the host's files, how sure
+HEAL = "#!/bin/sh\nsystemctl restart vllm-qwen.service\n"
+ACTS = [
+    ("called like ours", {"etc/cron.d/x": "*/5 * * * * root /opt/vllm-watchdog.sh\n", "opt/vllm-watchdog.sh": HEAL}, "certain"),
+    ("our check, then an act", {"etc/cron.d/x": "* * * * * root llm-health http://127.0.0.1:8000 || docker restart vllm-qwen\n"}, "certain"),
+    ("our name as a word", {"etc/cron.d/x": "* * * * * root systemctl restart vllm-qwen | logger -t llm-watchdog\n"}, "certain"),
+    ("cd in another shell", {"etc/cron.d/x": "* * * * * root sh -c 'cd /opt/ops && ./heal.sh'\n", "opt/ops/heal.sh": HEAL}, "certain"),
+    ("cd", {"etc/cron.d/x": "* * * * * root cd /opt/ops && ./heal.sh\n", "opt/ops/heal.sh": HEAL}, "certain"),
+    ("of a home", {"var/spool/cron/crontabs/ryder": "* * * * * ~/bin/heal\n", "home/ryder/bin/heal": HEAL}, "certain"),
+    ("of $HOME", {"var/spool/cron/crontabs/ryder": "* * * * * $HOME/heal\n", "home/ryder/heal": HEAL}, "certain"),
+    ("a variable of the table", {"etc/cron.d/x": "UNIT=vllm-qwen\n* * * * * root systemctl restart $UNIT\n"}, "certain"),
+    ("anacron", {"etc/anacrontab": "1 5 heal /opt/heal\n", "opt/heal": HEAL}, "certain"),
+    ("a folder of scripts", {"etc/crontab": "*/5 * * * * root run-parts /etc/cron.5min\n", "etc/cron.5min/heal": HEAL}, "certain"),
+    ("every minute by a tilde", {"etc/cron.d/x": "0~59 * * * * root systemctl restart vllm-qwen\n"}, "certain"),
+    ("several lines", {"etc/cron.hourly/x": "systemctl \\\n  restart \\\n  vllm-qwen\n"}, "certain"),
+    ("the pid of its port", {"etc/cron.hourly/x": "kill -9 $(lsof -t -i:8000)\n"}, "certain"),
+    ("a pid that was kept", {"etc/cron.hourly/x": "P=$(lsof -t -i:8000)\nkill $P\n"}, "certain"),
+    ("by a pipe", {"etc/cron.hourly/x": "lsof -ti:8000 | xargs kill\n"}, "certain"),
+    ("fuser", {"etc/cron.hourly/x": "fuser -k 8000/tcp\n"}, "certain"),
+    ("all that are named so", {"etc/cron.hourly/x": "systemctl restart 'vllm-*'\n"}, "certain"),
+    ("a process of its engine", {"etc/cron.hourly/x": "PORT=8000\ncurl localhost:${PORT}/health || pkill -f 'vllm serve'\n"}, "likely"),
+    ("each process of its engine", {"etc/cron.hourly/x": "curl localhost:8000 || for p in $(pgrep -f vllm); do kill -9 $p; done\n"}, "likely"),
+    ("the host", {"etc/cron.hourly/x": "curl localhost:8000/health || reboot\n"}, "likely"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "sure"), [case[1:] for case in ACTS], ids=[case[0] for case in ACTS])
+def test_what_runs_by_cron_is_found(tmp_path, files, sure):
+    rows = found(tmp_path, {**UNIT, **files})
+    assert [(row.kind, row.sure) for row in rows if row.competes] == [("cron", sure)]
+
+
+# What restarts something else, or nothing: not named, or named and left alone. id, the host's files, the kinds of rows
+CLIENT = "[Service]\nExecStart={}\nExecReload=/bin/kill -HUP $MAINPID\nExecStop=/bin/kill -TERM $MAINPID\n"
+PEACE = [
+    ("a proxy", {f"{SYSTEMD}/litellm.service": CLIENT.format("/opt/litellm --config /etc/litellm.yaml"), "etc/litellm.yaml": "api_base: http://127.0.0.1:8000/v1\n"}, ["script"]),
+    ("a client in a container", {f"{SYSTEMD}/webui.service": "[Service]\nExecStartPre=-/usr/bin/docker rm -f webui\nExecStart=/usr/bin/docker run --name webui -e URL=http://127.0.0.1:8000 webui\nExecStop=/usr/bin/docker stop webui\n"}, ["script"]),
+    ("another server, 8000 inside", {f"{SYSTEMD}/vllm-glm.service": "[Service]\nExecStartPre=-/usr/bin/docker rm -f vllm-glm\nExecStart=/usr/bin/docker run --name vllm-glm -p 8001:8000 vllm/vllm-openai --port 8000\n"}, []),
+    ("another server's nightly restart", {"etc/cron.d/x": "0 3 * * * root curl http://127.0.0.1:8000/metrics > /srv/m; systemctl restart vllm-glm\n"}, ["cron"]),
+    ("its own child", {"etc/cron.hourly/x": "curl -s localhost:8000/metrics & P=$!\nsleep 5; kill -9 $P\n"}, ["cron"]),
+    ("its own containers", {"etc/cron.hourly/x": "curl -s localhost:8000/metrics\ndocker rm $NAME\n"}, ["cron"]),
+    ("a comment behind a command", {"etc/cron.hourly/x": "systemctl restart nginx  # not vllm-qwen.service\n"}, []),
+    ("its log", {"etc/cron.daily/x": "find /var/log/vllm-qwen -delete\nsystemctl restart rsyslog\n"}, []),
+    ("words about it", {"etc/cron.hourly/x": "echo systemctl restart vllm-qwen\n"}, ["cron"]),
+    ("another unit that begins so", {"etc/cron.hourly/x": "systemctl restart vllm-qwen-small; systemctl restart vllm-qwen.timer\n"}, []),
+    ("what cron passes over", {"etc/cron.d/x.disabled": "* * * * * root systemctl restart vllm-qwen\n", "etc/cron.daily/heal.sh": HEAL}, []),
+    ("supervisor's comment", {"etc/supervisor/conf.d/x.conf": "; not vllm-qwen\n[program:x]\ncommand=/x\n"}, []),
+    ("supervisor's client", {"etc/supervisor/conf.d/x.conf": "[program:webui]\ncommand=/x --base http://127.0.0.1:8000/v1\n"}, ["supervisor"]),
+    ("monit's look", {"etc/monit/conf.d/x": "check host llm with address 127.0.0.1\n  if failed port 8000 then alert\n"}, ["monit"]),
+    ("a pod that asks it", {"etc/kubernetes/manifests/x": "name: webui\nvalue: http://127.0.0.1:8000\nlivenessProbe: {}\n"}, ["kubelet"]),
+    ("a probe in a comment", {"etc/kubernetes/manifests/x": "- name: vllm-qwen\n# livenessProbe: {}\n"}, ["kubelet"]),
+    ("a masked timer", {f"{SYSTEMD}/heal.timer": None, "usr/lib/systemd/system/heal.timer": TIMER, "usr/lib/systemd/system/heal.service": "[Service]\nExecStart=/opt/heal\n", "opt/heal": HEAL}, []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "kinds"), [case[1:] for case in PEACE], ids=[case[0] for case in PEACE])
+def test_what_is_not_aimed_at_it_is_left_alone(tmp_path, files, kinds):
+    rows = [row for row in found(tmp_path, {**UNIT, **files}) if row.kind != "systemd"]
+    assert [(row.kind, row.sure == "certain" and row.kind != "kubelet", row.competes) for row in rows] == [
+        (kind, False, False) for kind in kinds
+    ]
+
+
+# id, the host's files, the unit that competes
+HEALER = {f"{SYSTEMD}/heal.timer": TIMER, "opt/heal.sh": HEAL}
+UNITS = [
+    ("called like ours", {f"{SYSTEMD}/llm-watchdog-old.timer": TIMER, f"{SYSTEMD}/llm-watchdog-old.service": "[Service]\nExecStart=/opt/heal.sh\n", "opt/heal.sh": HEAL}, "llm-watchdog-old.timer"),
+    ("spaces around =", {**HEALER, f"{SYSTEMD}/heal.service": "[Service]\nExecStart = /opt/heal.sh\n"}, "heal.timer"),
+    ("a drop-in of the distribution's unit", {**HEALER, "usr/lib/systemd/system/heal.service": "[Service]\nExecStart=/bin/true\n", f"{SYSTEMD}/heal.service.d/x.conf": "[Service]\nExecStart=\nExecStart=/opt/heal.sh\n"}, "heal.timer"),
+    ("taken back by a drop-in", {**HEALER, f"{SYSTEMD}/heal.service": "[Service]\nExecStart=/opt/heal.sh\n", f"{SYSTEMD}/heal.service.d/x.conf": "[Service]\nExecStart=\nExecStart=/bin/true\n"}, None),
+    ("a working directory", {**HEALER, f"{SYSTEMD}/heal.service": "[Service]\nWorkingDirectory=/opt\nExecStart=/bin/sh heal.sh\n"}, "heal.timer"),
+    ("a variable of the unit", {f"{SYSTEMD}/heal.timer": TIMER, f"{SYSTEMD}/heal.service": "[Service]\nEnvironment=UNIT=vllm-qwen\nExecStart=/opt/h\n", "opt/h": 'systemctl restart "$UNIT"\n'}, "heal.timer"),
+    ("an instance", {f"{SYSTEMD}/heal@.timer": TIMER, f"{SYSTEMD}/heal@.service": "[Service]\nExecStart=/usr/bin/systemctl restart vllm-%i\n", f"{SYSTEMD}/timers.target.wants/heal@qwen.timer": ""}, "heal@qwen.timer"),
+    ("systemd-run", {"run/systemd/transient/r.timer": TIMER, "run/systemd/transient/r.service": "[Service]\nExecStart=/usr/bin/systemctl restart vllm-qwen\n"}, "r.timer"),
+    ("a timer of another name", {**HEALER, f"{SYSTEMD}/heal.timer": TIMER + "Unit=other.service\n", f"{SYSTEMD}/heal.service": "[Service]\nExecStart=/opt/heal.sh\n"}, "heal.service"),
+    ("Upholds=", {f"{SYSTEMD}/stack.service": "[Unit]\nUpholds=vllm-qwen.service\n"}, "stack.service"),
+    ("a batch job that stops it first", {f"{SYSTEMD}/batch.service": "[Service]\nExecStartPre=systemctl stop vllm-qwen\nExecStart=/opt/batch\nExecStopPost=systemctl start vllm-qwen\n"}, "batch.service"),
+    ("monit's check", {"etc/monit/conf.d/x": "check host llm with address 127.0.0.1\n  if failed port 8000 then restart\n"}, "x"),
+    ("supervisor's healer", {"etc/supervisor/conf.d/x": "[program:heal]\ncommand=/opt/heal.sh\n", "opt/heal.sh": HEAL}, "x"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "name"), [case[1:] for case in UNITS], ids=[case[0] for case in UNITS])
+def test_units_as_people_write_them(tmp_path, files, name):
+    rows = found(tmp_path, {**UNIT, **files})
+    assert [row.name for row in rows if row.competes] == ([name] if name else [])
+
 
 @pytest.mark.parametrize(("files", "right"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 def test_host(tmp_path, files, right):
@@ -205,6 +302,140 @@ def test_the_manager_of_a_pair_is_an_error(tmp_path):
     rank = {"host": "spark2", "restart": {"systemd": "vllm-worker"}}
     rows = found(tmp_path, UNIT, ranks=[{"host": "spark1", "restart": {"systemd": "vllm-qwen"}}, rank])
     assert [(row.kind, row.competes) for row in rows] == [("systemd", True)]
+
+
+RUN = (
+    "[Service]\nExecStartPre=-/usr/bin/docker rm -f vllm-glm\nExecStart=/usr/bin/docker run --name vllm-glm -p 8000:8000 vllm\n"
+    "ExecStop=/usr/bin/docker stop vllm-glm\nRestart=always\n"
+)
+STACK = "[Service]\nType=oneshot\nWorkingDirectory=/opt/llm\nExecStart=/usr/bin/docker compose up -d\nExecStop=/usr/bin/docker compose down\n"
+BY_SYSTEMCTL = {"command": {verb: ["/usr/bin/systemctl", verb, "llm.service"] for verb in ("stop", "start")}}
+BY_SCRIPT = {"command": {"stop": ["/opt/llm/stop"], "start": ["/opt/llm/start"]}}
+# id, what restarts the server, the unit that runs it
+MANAGERS = [
+    ("its container", {"docker": "vllm-glm"}, RUN),
+    ("its container is started", {"docker": "vllm-glm"}, "[Service]\nExecStart=/usr/bin/docker start -a vllm-glm\n"),
+    ("by a script that waits", {"docker": "vllm-glm"}, "[Service]\nExecStart=/opt/llm/up\n"),
+    ("its stack", {"compose": {"project": "llm", "service": "vllm"}}, STACK),
+    ("its unit, by command", BY_SYSTEMCTL, RUN),
+    ("its own script", BY_SCRIPT, "[Service]\nExecStart=/opt/llm/start\nExecStop=/opt/llm/stop\n"),
+]
+UP = "docker rm -f vllm-glm\ndocker run --name vllm-glm -p 8000:8000 vllm &\nuntil curl localhost:8000/health; do sleep 1; done\n"
+
+
+@pytest.mark.parametrize(("restart", "unit"), [case[1:] for case in MANAGERS], ids=[case[0] for case in MANAGERS])
+def test_what_runs_the_server_is_its_manager_and_is_left(tmp_path, restart, unit):
+    files = {f"{SYSTEMD}/llm.service": unit, "opt/llm/up": UP, "opt/llm/compose.yaml": "services: {vllm: {}}\n"}
+    rows = [row for row in found(tmp_path, files, name="glm", restart=restart) if row.kind != "unread"]
+    assert [(row.name, row.competes, row.retire) for row in rows] == [
+        ("llm.service", False, "leave it: it is the server's manager")
+    ]
+    # whoever restarts that unit restarts the server
+    rows = found(tmp_path, {"etc/cron.hourly/x": "systemctl restart llm.service\n"}, name="glm", restart=restart)
+    assert [row.kind for row in rows if row.competes] == ["cron"]
+
+
+# id, what restarts the server, what cron runs, does it compete
+BY_ITS_NAMES = [
+    ("another's unit by the same program", BY_SYSTEMCTL, "/usr/bin/systemctl restart nginx", False),
+    ("by its script", BY_SCRIPT, "/opt/llm/stop && /opt/llm/start", True),
+    ("its compose service", {"compose": {"project": "llm", "service": "vllm"}}, "docker compose -p llm restart vllm", True),
+    ("its folder's compose service", {"compose": {"project": "llm", "service": "vllm"}}, "cd /srv/llm && docker compose restart vllm", True),
+    ("another of its project", {"compose": {"project": "llm", "service": "vllm"}}, "docker compose -p llm restart webui", False),
+    ("another project's", {"compose": {"project": "llm", "service": "vllm"}}, "docker compose -p other restart vllm", False),
+    ("its project's name as a folder", {"compose": {"project": "llm", "service": "vllm"}}, "cd /srv/llm/docs; systemctl restart nginx", False),
+    ("its compose container", {"compose": {"project": "llm", "service": "vllm"}}, "docker restart llm-vllm-1", True),
+    ("a container that is looked up", {"docker": "vllm-glm"}, "docker restart $(docker ps -q --filter name=vllm-glm)", True),
+    ("by docker's socket", {"docker": "vllm-glm"}, "curl --unix-socket /run/docker.sock -XPOST http://d/containers/vllm-glm/restart", True),
+    ("an image that is called like it", {"systemd": "vllm.service"}, "docker run --name embed vllm/vllm-openai", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("restart", "line", "competes"), [case[1:] for case in BY_ITS_NAMES], ids=[case[0] for case in BY_ITS_NAMES]
+)
+def test_the_server_has_the_names_that_its_restart_gives_it(tmp_path, restart, line, competes):
+    rows = found(tmp_path, {"etc/cron.d/x": f"* * * * * root {line}\n"}, name="glm", restart=restart)
+    assert any(row.competes for row in rows) is competes
+
+
+def test_an_alias_of_its_unit_is_its_unit(tmp_path):
+    files = {
+        f"{SYSTEMD}/vllm-qwen.service": "[Service]\nExecStart=/opt/vllm\nExecStop=/bin/kill -INT $MAINPID\nRestart=no\n"
+    }
+    (tmp_path / SYSTEMD).mkdir(parents=True)
+    (tmp_path / SYSTEMD / "llm.service").symlink_to("vllm-qwen.service")
+    assert found(tmp_path, files) == []
+    rows = found(tmp_path, {**files, "etc/cron.d/x": "* * * * * root systemctl restart llm.service\n"})
+    assert [(row.kind, row.competes) for row in rows] == [("cron", True)]
+
+
+@pytest.mark.parametrize(
+    ("unit", "files"),
+    [
+        ("vllm-qwen.service", {f"{SYSTEMD}/vllm-qwen.service": "[Service]\nRestart = always\n"}),
+        (
+            "vllm-qwen.service",
+            {
+                "usr/lib/systemd/system/vllm-qwen.service": "[Service]\nExecStart=/x\n",
+                f"{SYSTEMD}/vllm-qwen.service.d/x.conf": "[Service]\nRestart=always\n",
+            },
+        ),
+        ("vllm@qwen.service", {f"{SYSTEMD}/vllm@.service": "[Service]\nRestart=always\n"}),
+    ],
+    ids=["spaces", "drop-in", "template"],
+)
+def test_the_manager_of_a_pair_is_an_error_however_it_is_written(tmp_path, unit, files):
+    ranks = [{"host": "a"}, {"host": "b", "restart": {"systemd": "w"}}]
+    rows = found(tmp_path, files, restart={"systemd": unit}, ranks=ranks)
+    assert [(row.kind, row.name, row.competes) for row in rows] == [("systemd", unit, True)]
+
+
+def test_a_cron_entry_is_named_whole(tmp_path):
+    lines = [f"* * * * * root {'/bin/true; ' * 20}systemctl restart vllm-qwen {n}" for n in (1, 2)]
+    rows = found(tmp_path, {**UNIT, "etc/cron.d/x": "\n".join(lines) + "\n"})
+    assert [row.name for row in rows if row.competes] == lines
+
+
+def test_what_could_not_be_read_is_said(tmp_path, monkeypatch):
+    """Somebody who is not root: a folder of units, a table and a script of root's."""
+    hidden = ("root/.config/systemd", "var/spool/cron/crontabs", "opt/heal.sh")
+    files = {
+        "root/.config/systemd/user/x.timer": TIMER,
+        "etc/cron.d/x": "* * * * * root /opt/heal.sh\n",
+        "opt/heal.sh": HEAL,
+    }
+
+    def refused(real):
+        def ask(path, *given, **more):
+            if str(path.relative_to(tmp_path)) in hidden:
+                raise PermissionError(13, "Permission denied")
+            return real(path, *given, **more)
+
+        return ask
+
+    (tmp_path / "var/spool/cron/crontabs").mkdir(parents=True)
+    found(tmp_path, files)
+    for name in ("iterdir", "read_bytes"):
+        monkeypatch.setattr(Path, name, refused(getattr(Path, name)))
+    rows = asyncio.run(audit(validate([{"name": "qwen", "url": "http://127.0.0.1:8000"}])[0], tmp_path))
+    assert [(row.kind, row.name, row.retire, row.competes) for row in rows] == [
+        ("unread", f"/{path}", "run it as root", False) for path in sorted(hidden)
+    ]
+
+
+def test_the_module_warns_of_what_could_not_be_read(monkeypatch):
+    class Module:
+        params = {"servers": [{"name": name, "url": f"http://127.0.0.1:{port}"} for name, port in (("a", 1), ("b", 2))]}
+        warned: list[str] = []
+        warn = warned.append
+
+    async def one(server):
+        return [Row(UNREAD, "/root/x", "/root/x", "could not be read", "certain", "run it as root", False)]
+
+    monkeypatch.setattr(llm_restarters_info, "audit", one)
+    assert llm_restarters_info._work(Module)["competing"] == 0
+    assert [said.partition(",")[0] for said in Module.warned] == ["/root/x: could not be read"]
 
 
 def inspected(**more):

@@ -42,7 +42,7 @@ def test_cron_entries_and_scripts_go_and_come_back_as_they_were(tmp_path):
     table.chmod(0o600)
     script.write_text("#!/bin/sh\nsystemctl restart vllm\n")
     script.chmod(0o755)
-    rows = [row("cron", long[:120], table), row("cron", str(script), script)]
+    rows = [row("cron", long.strip(), table), row("cron", str(script), script)]
     done = asyncio.run(retire.retire(rows, record))
     assert [one.kind for one in done] == ["line", "script"]
     assert f"\n{retire.MARK}{long}\n" in table.read_text()
@@ -53,6 +53,14 @@ def test_cron_entries_and_scripts_go_and_come_back_as_they_were(tmp_path):
     assert table.read_text() == text
     assert script.stat().st_mode & 0o777 == 0o755
     assert not record.exists()
+
+
+def test_two_entries_that_begin_alike_are_both_retired(tmp_path):
+    table, record = tmp_path / "table", tmp_path / "retired.json"
+    lines = [f"* * * * * root {'/usr/local/bin/check ' * 10}{server}" for server in ("qwen", "qwen2")]
+    table.write_text("\n".join([*lines, "# mine"]) + "\n")
+    asyncio.run(retire.retire([row("cron", line, table) for line in reversed(lines)], record))
+    assert table.read_text().splitlines() == [*(retire.MARK + line for line in lines), "# mine"]
 
 
 def test_what_is_retired_twice_comes_back_as_it_stood_before_the_first_time(tmp_path):
