@@ -343,12 +343,12 @@ async def observe(
 async def observe_around(
     http: httpx.AsyncClient, target: Target, witness: Witness | None, observation: Observation
 ) -> Observation:
-    """The observation with the free side questions' answers and what the host shows, asked at the same time."""
+    """The observation with the free side questions' answers and what the host shows.
 
-    async def nothing() -> Witnesses:
-        return Witnesses()
-
-    sides, seen = await asyncio.gather(ask_sides(http, target), witness() if witness else nothing())
+    One after the other: a question of ours that is open while connections are counted is no client of the server's.
+    """
+    sides = await ask_sides(http, target)
+    seen = await witness() if witness else Witnesses()
     reading = observation.reading
     if reading is not None and sides.in_flight is not None:
         reading = replace(reading, in_flight=sides.in_flight)
