@@ -27,6 +27,8 @@ def read_key(path: str | Path, where: str = "") -> str:
         raise ConfigError([f"{prefix}{path}: is not a text file with a key"]) from None
     except OSError as error:
         raise ConfigError([f"{prefix}{path}: cannot be read ({error.strerror})"]) from None
+    except ConfigError:
+        raise
     except ValueError:
         raise ConfigError([f"{prefix}{str(path)!r} is not a file's path"]) from None
     return checked_key(key, f"{prefix}{path}")

@@ -73,7 +73,7 @@ def is_local(url: str) -> bool:
     host, dummy = urls.host_and_port(url)
     try:
         addresses = {info[4][0] for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
-    except OSError:
+    except (OSError, UnicodeError):
         return False
     return bool(addresses) and all(_own_address(str(address)) for address in addresses)
 
