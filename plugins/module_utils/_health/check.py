@@ -489,6 +489,8 @@ class _Check:
                     return self.report(idle)
             begin = self.clock()
             result = await self.ask_one(None)
+            if not result.sent:
+                return self.report(verdict)
             seen = replace(
                 observation,
                 t=self.clock(),

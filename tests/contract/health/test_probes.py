@@ -186,6 +186,7 @@ def test_a_kind_that_is_named_is_the_only_one_sent(kind):
 def test_a_probe_that_could_not_be_sent_is_not_said_to_be_sent():
     said = one("http://no-such-host.invalid:1", *QUICK, "--probe", "chat")[1]
     assert (said["state"], said["probe_sent"]) == ("unknown", False)
+    assert said["reason"] == "its host name was not found"
 
 
 def test_the_page_names_the_model_where_models_fails():
