@@ -159,11 +159,12 @@ async def ask(
     status: int | None = None
     got: dict[str, str] = {}
     body = bytearray()
+    last = "connection.start_tls.complete" if url.startswith("https:") else "connection.connect_tcp.complete"
     try:
         async with asyncio.timeout(connect_s + read_s) as deadline:
 
             async def connected(event: str, info: object) -> None:
-                if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+                if event == last:
                     deadline.reschedule(asyncio.get_running_loop().time() + read_s)
 
             limits = httpx.Timeout(read_s, connect=connect_s, pool=None)
