@@ -56,7 +56,8 @@ options:
   patience:
     description:
       - Seconds without any sign of progress, with work in flight, that prove a hang.
-      - Not given, it is 600, or 180 for an engine whose counters move on every step.
+      - Not given, it is what this host's watchdog had at its last look, else the server's own or its file's C(settings),
+        else 600, or 180 for an engine whose counters move on every step.
     type: float
   connect_timeout:
     description: Seconds that connecting may take.
@@ -70,6 +71,7 @@ options:
     description:
       - Whether and how to probe a server with nothing in flight.
       - V(auto) never probes where the counters cannot tell that the server is not full; naming a kind does, once.
+      - While a busy lease is held on the host this runs on, nobody is probed.
     type: str
     choices: [auto, never, chat, completion, embedding]
   probe_timeout:
@@ -217,14 +219,16 @@ table:
 import asyncio
 import time
 
+from ansible_collections.gb10.serving.plugins.module_utils._busy import store as busy_store
 from ansible_collections.gb10.serving.plugins.module_utils._core import servers as core_servers
 from ansible_collections.gb10.serving.plugins.module_utils._core import yaml_file
-from ansible_collections.gb10.serving.plugins.module_utils._core.errors import ConfigError
-from ansible_collections.gb10.serving.plugins.module_utils._core.keys import read_key
+from ansible_collections.gb10.serving.plugins.module_utils._core.errors import ConfigError, Faults
+from ansible_collections.gb10.serving.plugins.module_utils._core.keys import checked_key, read_key
 from ansible_collections.gb10.serving.plugins.module_utils._health import request, witness
 from ansible_collections.gb10.serving.plugins.module_utils._health.check import check
 from ansible_collections.gb10.serving.plugins.module_utils._health.table import table
 from ansible_collections.gb10.serving.plugins.module_utils._module import run_module
+from ansible_collections.gb10.serving.plugins.module_utils._watchdog import remembered
 
 STATES = [
     "busy",
@@ -244,25 +248,30 @@ ROUND_S = 5.0
 
 
 def _subjects(params):
-    found = []
+    found, faults = [], Faults()
     if params["url"]:
-        key = params["api_key"]
-        if params["api_key_file"]:
-            key = read_key(params["api_key_file"], "api_key_file")
-        found.append(request.subject_of_url(params["url"], engine=params["engine"], role=params["role"], api_key=key))
-    described = []
+        with faults:
+            key = checked_key(params["api_key"], "api_key") if params["api_key"] else None
+            if params["api_key_file"]:
+                key = read_key(params["api_key_file"], "api_key_file")
+            found.append(
+                request.subject_of_url(params["url"], engine=params["engine"], role=params["role"], api_key=key)
+            )
     if params["servers"] is not None:
-        described += core_servers.validate(params["servers"], "servers")
+        with faults:
+            found += request.subjects_of(core_servers.Description(core_servers.validate(params["servers"], "servers")))
     if params["config"]:
-        described += core_servers.from_document(yaml_file.load(params["config"]), params["config"]).servers
-    found += [request.subject_of_server(server) for server in described]
+        with faults:
+            described = core_servers.from_document(yaml_file.load(params["config"]), params["config"])
+            found += request.subjects_of(described)
+    faults.tell()
     if not found:
         raise ConfigError(["servers: is empty; there is nothing to check"])
-    return found
+    return request.with_patiences(found, remembered.patiences()) if params["patience"] is None else found
 
 
 async def _rounds(subjects, options, wanted, timeout):
-    reports = await check(subjects, options, witness.on_this_machine)
+    reports = await check(subjects, options, witness.on_this_machine, leases=busy_store.held)
     end = time.monotonic() + timeout
     while wanted:
         late = [n for n, report in enumerate(reports) if report.verdict.state.value not in wanted]
@@ -270,7 +279,7 @@ async def _rounds(subjects, options, wanted, timeout):
         if not late or left <= 0:
             break
         await asyncio.sleep(min(ROUND_S, left))
-        again = await check([subjects[n] for n in late], options, witness.on_this_machine)
+        again = await check([subjects[n] for n in late], options, witness.on_this_machine, leases=busy_store.held)
         for n, report in zip(late, again, strict=True):
             reports[n] = report
     return reports

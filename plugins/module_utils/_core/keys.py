@@ -27,8 +27,18 @@ def read_key(path: str | Path, where: str = "") -> str:
         raise ConfigError([f"{prefix}{path}: is not a text file with a key"]) from None
     except OSError as error:
         raise ConfigError([f"{prefix}{path}: cannot be read ({error.strerror})"]) from None
+    except ConfigError:
+        raise
+    except ValueError:
+        raise ConfigError([f"{prefix}{str(path)!r} is not a file's path"]) from None
+    return checked_key(key, f"{prefix}{path}")
+
+
+def checked_key(text: str, where: str) -> str:
+    """The key in a text, without surrounding white space. Raises ConfigError, which never holds the key."""
+    key = text.strip()
     if not key or len(key.split()) != 1:
-        raise ConfigError([f"{prefix}{path}: must hold one key on one line"])
+        raise ConfigError([f"{where}: must hold one key on one line"])
     if not key.isascii() or not key.isprintable():
-        raise ConfigError([f"{prefix}{path}: the key has characters that cannot be sent in a header"])
+        raise ConfigError([f"{where}: the key has characters that cannot be sent in a header"])
     return key

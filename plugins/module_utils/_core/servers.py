@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any
 
 from . import urls
 from .errors import ConfigError
-from .settings import Settings, with_values
+from .settings import Settings, is_number, said, with_values
 
 ENGINES = (
     "auto",
@@ -116,8 +115,8 @@ def _choice(value: Any, choices: tuple[str, ...], path: str, faults: _Faults) ->
 def _number(value: Any, path: str, faults: _Faults, *, least: float, most: float) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        faults.add(path, f"{value!r} is not a number")
+    if not is_number(value):
+        faults.add(path, f"{said(value)} is not a number")
         return None
     if not least <= value <= most:
         faults.add(path, f"{value:g} is not between {least:g} and {most:g}")
@@ -126,7 +125,7 @@ def _number(value: Any, path: str, faults: _Faults, *, least: float, most: float
 
 
 def _text(value: Any, path: str, faults: _Faults, pattern: re.Pattern[str], what: str) -> str:
-    if isinstance(value, str) and pattern.match(value):
+    if isinstance(value, str) and pattern.fullmatch(value):
         return value
     faults.add(path, f"{value!r} is not {what}")
     return ""
@@ -162,11 +161,15 @@ def _restart_systemd(value: Mapping[str, Any], path: str, faults: _Faults) -> Re
 def _restart_docker(value: Mapping[str, Any], path: str, faults: _Faults) -> Restart:
     _unknown_keys(value, ("docker", "host"), path, faults)
     name = _text(value["docker"], f"{path}.docker", faults, _CONTAINER, "a container's name")
+    return Restart("docker", name, socket=_socket(value, path, faults))
+
+
+def _socket(value: Mapping[str, Any], path: str, faults: _Faults) -> str | None:
     host = value.get("host")
-    if host is not None and not (isinstance(host, str) and host.startswith("unix:///")):
-        faults.add(f"{path}.host", f"{host!r} is not a socket such as unix:///run/user/1000/docker.sock")
-        host = None
-    return Restart("docker", name, socket=host)
+    if host is None or (isinstance(host, str) and host.startswith("unix:///")):
+        return host
+    faults.add(f"{path}.host", f"{host!r} is not a socket such as unix:///run/user/1000/docker.sock")
+    return None
 
 
 def _restart_podman(value: Mapping[str, Any], path: str, faults: _Faults) -> Restart:
@@ -187,7 +190,8 @@ def _restart_compose(value: Mapping[str, Any], path: str, faults: _Faults) -> Re
     _unknown_keys(inner, ("project", "service"), f"{path}.compose", faults)
     project = _text(inner.get("project"), f"{path}.compose.project", faults, _CONTAINER, "a compose project's name")
     service = _text(inner.get("service"), f"{path}.compose.service", faults, _CONTAINER, "a compose service's name")
-    return Restart("compose", f"{project}/{service}", project=project, service=service, socket=value.get("host"))
+    socket = _socket(value, path, faults)
+    return Restart("compose", f"{project}/{service}", project=project, service=service, socket=socket)
 
 
 def _restart_command(value: Mapping[str, Any], path: str, faults: _Faults) -> Restart:
@@ -234,7 +238,7 @@ def _rank(value: Any, path: str, faults: _Faults) -> RankSpec | None:
         return None
     _unknown_keys(value, ("host", "restart", "memory_needed_gib"), path, faults)
     host = value.get("host")
-    if not isinstance(host, str) or not re.match(r"^[A-Za-z0-9]([A-Za-z0-9._:@-]*[A-Za-z0-9])?$", host):
+    if not isinstance(host, str) or not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._:@-]*[A-Za-z0-9])?", host):
         faults.add(f"{path}.host", f"{host!r} is not a host's name")
         host = ""
     restart = _restart(value.get("restart"), f"{path}.restart", faults)
@@ -261,7 +265,9 @@ def _server(value: Any, path: str, faults: _Faults) -> Server | None:
     engine = value.get("engine", "auto")
     if isinstance(engine, str):
         engine = ENGINE_ALIASES.get(engine.lower(), engine.lower())
-    ranks_given = value.get("ranks") or []
+    ranks_given = value.get("ranks")
+    if ranks_given is None:
+        ranks_given = []
     if not isinstance(ranks_given, list):
         faults.add(f"{path}.ranks", "must be a list of {host, restart}")
         ranks_given = []
@@ -278,6 +284,8 @@ def _server(value: Any, path: str, faults: _Faults) -> Server | None:
     if key_file is not None and not (isinstance(key_file, str) and key_file):
         faults.add(f"{path}.api_key_file", f"{key_file!r} is not a file's path")
         key_file = None
+    if key_file is not None and url and urls.has_user(str(url)):
+        faults.add(f"{path}.url", "has a user in it, and api_key_file is given too; only one can be sent: keep one")
     drop = value.get("drop_caches", False)
     if not isinstance(drop, bool):
         faults.add(f"{path}.drop_caches", f"{drop!r} is neither true nor false")
@@ -308,27 +316,30 @@ def validate(value: Any, path: str = "llm_servers") -> tuple[Server, ...]:
     faults = _Faults()
     if not isinstance(value, list):
         raise ConfigError([f"{path}: a list of servers is needed, each with name and url"])
-    servers = []
-    for n, item in enumerate(value):
-        server = _server(item, f"{path}[{n}]", faults)
-        if server is not None:
-            servers.append(server)
+    found = ((n, _server(item, f"{path}[{n}]", faults)) for n, item in enumerate(value))
+    servers = {n: server for n, server in found if server is not None}
     names: dict[str, int] = {}
     addresses: dict[str, int] = {}
-    for n, server in enumerate(servers):
+    targets: dict[Restart, int] = {}
+    for n, server in servers.items():
         if server.name and server.name in names:
             faults.add(f"{path}[{n}].name", f"{server.name!r} is {path}[{names[server.name]}]'s name too")
         names.setdefault(server.name, n)
         if server.url:
-            address = urls.base(server.url).lower()
+            address = urls.address(server.url)
             if address in addresses:
                 faults.add(
                     f"{path}[{n}].url", f"{urls.redacted(server.url)} is {path}[{addresses[address]}]'s address too"
                 )
             addresses.setdefault(address, n)
+        if server.restart is not None and server.restart in targets:
+            first = f"{path}[{targets[server.restart]}]"
+            faults.add(f"{path}[{n}].restart", f"is {first}'s too; who restarts the one restarts the other: keep one")
+        if server.restart is not None:
+            targets.setdefault(server.restart, n)
     if faults.sentences:
         raise ConfigError(faults.sentences)
-    return tuple(servers)
+    return tuple(servers.values())
 
 
 # The keys under which a file may hold the list.
@@ -361,7 +372,9 @@ def from_document(document: Any, name: str) -> Description:
     ]
     if len(keys) != 1:
         faults.append(f"{name}: needs llm_servers, a list of servers")
-    settings = document.get("settings") or {}
+    settings = document.get("settings")
+    if settings is None:
+        settings = {}
     if not isinstance(settings, Mapping):
         faults.append(f"{name}: settings: must be a mapping of setting names to values")
         settings = {}
@@ -371,7 +384,7 @@ def from_document(document: Any, name: str) -> Description:
         faults += error.faults
     words = _Faults()
     notify: tuple[str, ...] = ()
-    if document.get("notify_command"):
+    if document.get("notify_command") not in (None, []):
         notify = _argv(document["notify_command"], f"{name}: notify_command", words)
     faults += words.sentences
     servers: tuple[Server, ...] = ()

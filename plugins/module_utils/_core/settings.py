@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -91,6 +90,17 @@ _MAY_BE_ZERO = (
 COOLDOWN_OF_RANKS_S = 5400.0
 NAMES = tuple(field.name for field in fields(Settings))
 MOST = 10 * 365 * 86_400.0
+MOST_DIGITS = 10**30
+
+
+def is_number(value: Any) -> bool:
+    """A number that can be reckoned with: neither NaN nor infinite, nor with more digits than a float has room for."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -MOST_DIGITS < value < MOST_DIGITS
+
+
+def said(value: Any) -> str:
+    """A value for a sentence. Of an integer of thousands of digits Python itself refuses to write them."""
+    return "what was given" if isinstance(value, int) and abs(value) >= MOST_DIGITS else repr(value)
 
 
 def _fault(name: str, value: Any) -> str | None:
@@ -100,8 +110,8 @@ def _fault(name: str, value: Any) -> str | None:
         return None if value in _CHOICES[name] else f"{value!r} is none of {', '.join(_CHOICES[name])}"
     if value is None:
         return None if name in _MAY_BE_NULL else "must not be null"
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return f"{value!r} is not a number"
+    if not is_number(value):
+        return f"{said(value)} is not a number"
     if name in _WHOLE and value != int(value):
         return f"{value!r} is not a whole number"
     least = 0 if name in _MAY_BE_ZERO else 1e-6

@@ -14,10 +14,22 @@ try:
     class _Loader(yaml.SafeLoader):
         """SafeLoader, but a key given twice is an error: the second would silently win."""
 
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        def __init__(self, stream: str) -> None:
+            super().__init__(stream)
+            self._looked_at: set[int] = set()
+
+        def flatten_mapping(self, node: yaml.MappingNode) -> None:
+            """Looks at the keys as they are written, before those of a merge (`<<`) join them: these may be given anew."""
+            if id(node) not in self._looked_at:
+                self._looked_at.add(id(node))
+                self._refuse_twice(node)
+            super().flatten_mapping(node)
+
+        def _refuse_twice(self, node: yaml.MappingNode) -> None:
             seen: set[Any] = set()
             for key_node, dummy in node.value:
-                key = self.construct_object(key_node, deep=True)
+                merge = key_node.tag == "tag:yaml.org,2002:merge"
+                key = "<<" if merge else self.construct_object(key_node, deep=True)
                 try:
                     twice = key in seen
                     seen.add(key)
@@ -27,13 +39,15 @@ try:
                     raise yaml.MarkedYAMLError(
                         problem=f"the key {key!r} is given twice", problem_mark=key_node.start_mark
                     )
-            return super().construct_mapping(node, deep)
 
         def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
             try:
                 return super().construct_object(node, deep)
             except (ValueError, OverflowError) as error:  # 2024-13-45 looks like a day
                 raise yaml.MarkedYAMLError(problem=str(error), problem_mark=node.start_mark) from None
+            except (AttributeError, LookupError, TypeError):  # !!bool maybe
+                kind = node.tag.rpartition(":")[2]
+                raise yaml.MarkedYAMLError(problem=f"this is no {kind}", problem_mark=node.start_mark) from None
 
 except ImportError:  # the module or command that needs it says so
     pass
@@ -69,4 +83,6 @@ def load(path: str | Path) -> Any:
         raise ConfigError([f"{path}: is not text in UTF-8"]) from None
     except OSError as error:
         raise ConfigError([f"{path}: cannot be read ({error.strerror})"]) from None
+    except ValueError:
+        raise ConfigError([f"{str(path)!r} is not a file's path"]) from None
     return parse(text, str(path))

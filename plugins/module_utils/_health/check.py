@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 try:
     import httpx
@@ -59,6 +59,21 @@ class Subject:
     patience_s: float | None = None
     start_ceiling_s: float | None = None
     restart: Restart | None = None
+
+
+class Held(Protocol):
+    """A busy lease that holds now."""
+
+    @property
+    def name(self) -> str:
+        """What the job calls it."""
+
+    @property
+    def owner(self) -> str:
+        """Whose it is."""
+
+
+Leases = Callable[[], Sequence[Held]]
 
 
 @dataclass(frozen=True)
@@ -123,6 +138,12 @@ def _whole_number(value: float | None) -> float | int | None:
     return int(value) if value is not None and value == int(value) else value
 
 
+NEVER_THE_SAME = (
+    "each reading is from another process: several replicas behind one address, or a crash loop; "
+    "name each server by its own address"
+)
+
+
 def _unknown(reason: str, rule: str = "cannot_ask") -> Verdict:
     return Verdict(State.UNKNOWN, reason, rule)
 
@@ -139,9 +160,10 @@ class _Check:
         gate: asyncio.Semaphore,
         sleep: Callable[[float], Awaitable[None]],
         clock: Callable[[], float],
+        leases: Leases,
     ) -> None:
         self.http, self.subject, self.options, self.witness = http, subject, options, witness
-        self.gate, self.sleep, self.clock = gate, sleep, clock
+        self.gate, self.sleep, self.clock, self.leases = gate, sleep, clock, leases
         headers = {"Authorization": f"Bearer {subject.api_key}"} if subject.api_key else {}
         self.target = Target(
             subject.base,
@@ -168,6 +190,7 @@ class _Check:
             default_patience_s=DEFAULT_PATIENCE_S if patience is None else patience,
             start_ceiling_s=self.subject.start_ceiling_s or Limits.start_ceiling_s,
             lifecycle=self.subject.lifecycle,
+            watchdog=False,
         )
 
     def report(self, verdict: Verdict, engine: str | None = None, role: str = "server") -> Report:
@@ -208,7 +231,7 @@ class _Check:
     def judged(self, observation: Observation) -> Verdict:
         self.track = advance(self.before, observation)
         if self.track.new_process:
-            self.readings = []
+            self.readings = [one for one in self.readings if one.begun == observation.begun]  # it may be judged twice
         return judge(self.track, observation, self.limits())
 
     async def look(self) -> tuple[Observation, Verdict, Page | None]:
@@ -244,8 +267,7 @@ class _Check:
             self.models = who.models
             if who.proxy is not None and self.subject.role == "auto":
                 return self.proxied(who)
-            if who.engine is not None:
-                self.target = replace(self.target, engine=who.engine)
+            self.target = self.target.of(who)
         row = self.target.engine
         if row is not None and row.page is None and self.probe_kind() not in KINDS:
             return await self.no_evidence()
@@ -316,6 +338,8 @@ class _Check:
                 verdict, answered = await self.send_probe(observation)
                 if answered:
                     return self.report(verdict)
+            if verdict.rule == "not_probed":
+                verdict = self.told_of_lease(verdict)
             if verdict.rule not in ("first_reading", "gauges_unreadable") and verdict.state not in (
                 State.STALLED,
                 State.HUNG,
@@ -327,18 +351,34 @@ class _Check:
                     waits, extra = [self.options.waits_s[-1]], False
                 else:
                     break
-            await self.sleep(waits.pop(0))
+            # a wait runs from the end of the reading: what was asked beside it is part of the wait
+            await self.sleep(max(waits.pop(0) - (self.clock() - observation.t), 0.0))
             observation, verdict, dummy = await self.look()
             verdict = await self.with_load(observation, verdict)
-        if verdict.state is State.SUSPECT and self.may_probe():
-            verdict, dummy_answered = await self.send_probe(observation)
+        if verdict.state is State.SUSPECT:
+            if self.may_probe():
+                verdict, dummy_answered = await self.send_probe(observation)
+            else:
+                verdict = self.told_of_lease(verdict)
+        if verdict.rule == "first_reading":
+            verdict = Verdict(State.UNKNOWN, NEVER_THE_SAME, "only_first_readings")
         return self.report(verdict)
 
     def probe_kind(self) -> str:
         return self.options.probe or self.subject.probe
 
     def may_probe(self) -> bool:
-        return self.probe_kind() != "never"
+        named_and_sent = self.probe_sent and self.probe_kind() in KINDS  # a kind that somebody names is sent once
+        return self.probe_kind() != "never" and not named_and_sent and not self.leases()
+
+    def told_of_lease(self, verdict: Verdict) -> Verdict:
+        """The verdict without a probe; where a lease forbade it, the reason names that."""
+        held = self.leases() if self.probe_kind() != "never" and not self.probe_sent else ()
+        if not held:
+            return verdict
+        names = ", ".join(f"{lease.name} ({lease.owner})" for lease in held)
+        reason = verdict.reason.removesuffix("; no probe was due")
+        return replace(verdict, reason=f"{reason}; no probe is sent while a busy lease is held: {names}")
 
     async def ask_one(self, rank: str | None) -> ProbeResult:
         kind = self.probe_kind()
@@ -356,8 +396,7 @@ class _Check:
         row = self.target.engine
         if rank is not None and row is not None and row.rank_header:
             headers[row.rank_header] = rank
-        self.probe_sent = True
-        return await probe(
+        result = await probe(
             self.http,
             self.target.base,
             model=model,
@@ -366,6 +405,8 @@ class _Check:
             connect_s=self.target.connect_s,
             probe_s=self.options.probe_timeout_s,
         )
+        self.probe_sent = self.probe_sent or result.sent > 0
+        return result
 
     def all_models(self) -> set[str]:
         return {m for o in self.readings if o.reading for m in o.reading.models}
@@ -440,12 +481,16 @@ class _Check:
             if verdict.state is not State.UNKNOWN:
                 return self.report(verdict)
         if self.probe_kind() in KINDS and metrics != "connect timeout":
+            if not self.may_probe():
+                return self.report(self.told_of_lease(verdict))
             if row is None or row.loaded is not None:
                 idle = await self.nothing_loaded()
                 if idle is not None:
                     return self.report(idle)
             begin = self.clock()
             result = await self.ask_one(None)
+            if not result.sent:
+                return self.report(verdict)
             seen = replace(
                 observation,
                 t=self.clock(),
@@ -476,15 +521,19 @@ async def check(
     *,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     clock: Callable[[], float] = time.monotonic,
+    leases: Leases = tuple,
 ) -> list[Report]:
-    """Checks all servers side by side; one report each, in the order given. Never raises for what a server does."""
+    """Checks all servers side by side; one report each, in the order given. Never raises for what a server does.
+
+    `leases`: those that hold now; while there is one, nobody is probed.
+    """
     gate = asyncio.Semaphore(CONCURRENT)
     witness_of = witnesses()
     https = any(subject.base.startswith("https") for subject in subjects)
     async with http_client(https=https, trust_env=options.trust_env) as http:
 
         async def one(subject: Subject) -> Report:
-            work = _Check(http, subject, options, witness_of(subject), gate, sleep, clock)
+            work = _Check(http, subject, options, witness_of(subject), gate, sleep, clock, leases)
             try:
                 return await work.run()
             except Exception as error:

@@ -9,7 +9,7 @@ import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 try:
@@ -26,6 +26,7 @@ class Answer:
     """`how`: ok (a whole answer, whatever its status), refused, timeout, connect timeout, reset, or unreachable.
 
     `status`: of a whole answer, or of the headers where the body then failed. `detail`: what went wrong, a sentence.
+    `sent`: the question left this machine.
     """
 
     how: str
@@ -33,6 +34,7 @@ class Answer:
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
     detail: str | None = None
+    sent: bool = True
 
     @property
     def text(self) -> str:
@@ -67,9 +69,10 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _connect_failure(error: BaseException) -> Answer:
-    for one in _causes(error):
+    for one in _causes(error):  # the outer errors only repeat its words
         if isinstance(one, ssl.SSLCertVerificationError):
             return Answer("unreachable", detail=f"its certificate is not accepted: {one.verify_message}")
+    for one in _causes(error):
         if isinstance(one, ssl.SSLError) or "SSL" in str(one):
             if "WRONG_VERSION_NUMBER" in str(one) or "record layer failure" in str(one) or "HTTP_REQUEST" in str(one):
                 return Answer("unreachable", detail="this port does not speak TLS: use http:// instead of https://")
@@ -156,37 +159,45 @@ async def ask(
     status: int | None = None
     got: dict[str, str] = {}
     body = bytearray()
+    last = "connection.start_tls.complete" if url.startswith("https:") else "connection.connect_tcp.complete"
     try:
-        async with asyncio.timeout(connect_s + read_s):
+        async with asyncio.timeout(connect_s + read_s) as deadline:
+
+            async def connected(event: str, info: object) -> None:
+                if event == last:
+                    deadline.reschedule(asyncio.get_running_loop().time() + read_s)
+
             limits = httpx.Timeout(read_s, connect=connect_s, pool=None)
             request = http.build_request(
-                method, url, headers={**headers, "Connection": "close"}, json=json, timeout=limits
+                method,
+                url,
+                headers={**headers, "Connection": "close"},
+                json=json,
+                timeout=limits,
+                extensions={"trace": connected},
             )
             response = await http.send(request, stream=True)
             try:
                 status, got = response.status_code, {k.lower(): v for k, v in response.headers.items()}
-                async with asyncio.timeout(read_s):
-                    async for chunk in response.aiter_bytes():
-                        body += chunk
-                        if len(body) > max_bytes:
-                            return Answer(
-                                "too large",
-                                status,
-                                headers=got,
-                                detail=f"its answer is larger than {max_bytes // 1024 // 1024} MB",
-                            )
+                async for chunk in response.aiter_bytes():
+                    body += chunk
+                    if len(body) > max_bytes:
+                        return Answer(
+                            "too large",
+                            status,
+                            headers=got,
+                            detail=f"its answer is larger than {max_bytes // 1024 // 1024} MB",
+                        )
             finally:
                 await response.aclose()
         return Answer("ok", status, bytes(body), got)
     except httpx.ConnectTimeout:
-        return Answer("connect timeout", detail="connecting to it timed out")
+        return Answer("connect timeout", detail="connecting to it timed out", sent=False)
     except (httpx.TimeoutException, TimeoutError):
         begun = f" whole within {read_s:g} s" if body or status is not None else f" within {read_s:g} s"
         return Answer("timeout", status, headers=got, detail=f"it takes connections but did not answer{begun}")
-    except httpx.ConnectError as error:
-        return _connect_failure(error)
-    except OSError as error:  # httpx 0.23 lets TLS errors through as they are
-        return _connect_failure(error)
+    except (httpx.ConnectError, OSError) as error:  # httpx 0.23 lets TLS errors through as they are
+        return replace(_connect_failure(error), sent=False)
     except (httpx.ReadError, httpx.WriteError, httpx.CloseError):
         return Answer("reset", status, headers=got, detail="it closed the connection without an answer")
     except httpx.RemoteProtocolError as error:
@@ -196,4 +207,5 @@ async def ask(
             return Answer("reset", detail="it closed the connection without an answer")
         return Answer("unreachable", detail=NOT_HTTP)
     except (httpx.DecodingError, httpx.HTTPError, httpx.InvalidURL, UnicodeError, ValueError) as error:
-        return Answer("unreachable", status, detail=f"its answer could not be read ({type(error).__name__})")
+        detail = f"its answer could not be read ({type(error).__name__})"
+        return Answer("unreachable", status, detail=detail, sent=status is not None)

@@ -35,7 +35,7 @@ class Limits:
     """What the judgement may assume. `patience_s`: by engine label; `default_patience_s` for the others.
 
     `dead_patience_s`: how long a server that was ready must have refused. `proof_readings`: readings a proof needs.
-    `local`: the host's own signs (its unit) can be seen from here. `lifecycle`: `always` or `on_demand`.
+    `lifecycle`: `always` or `on_demand`. `watchdog`: False for a check, which knows no intent and no fault of the host.
     """
 
     patience_s: Mapping[str, float] = field(default_factory=dict)
@@ -44,6 +44,7 @@ class Limits:
     start_ceiling_s: float = DEFAULT_START_CEILING_S
     proof_readings: int = 0
     lifecycle: str = "always"
+    watchdog: bool = True
 
     def patience(self, engine: str) -> float:
         """Seconds of silence that convict this engine."""
@@ -103,7 +104,7 @@ def _down(observation: Observation) -> bool:
 
 def _stopped(track: Track, observation: Observation, limits: Limits) -> Verdict | None:
     service = observation.service
-    if service.wanted is not False or observation.reading is not None:
+    if not limits.watchdog or service.wanted is not False or observation.reading is not None:
         return None
     if _down(observation) or (service.state == "unknown" and observation.metrics == "refused"):
         return Verdict(State.STOPPED, "it is not running and is not meant to be", "stopped")
@@ -111,7 +112,7 @@ def _stopped(track: Track, observation: Observation, limits: Limits) -> Verdict 
 
 
 def _host_fault(track: Track, observation: Observation, limits: Limits) -> Verdict | None:
-    if track.moved:
+    if track.moved or not limits.watchdog:
         return None  # what makes progress has a GPU, whatever a witness says
     present = observation.host.gpu_present
     faults = fatal_faults(observation)
@@ -192,11 +193,12 @@ def _dead(track: Track, observation: Observation, limits: Limits) -> Verdict | N
             return Verdict(
                 State.DEAD, "nothing listens, and its manager has given up though it is wanted", "given_up", True
             )
-        return Verdict(
-            State.DEAD,
-            f"nothing listens; its service is {observation.service.state}, and whether that is meant cannot be told",
-            "down_unclear",
+        meant = (
+            "it was stopped or disabled on purpose"
+            if observation.service.wanted is False
+            else f"its service is {observation.service.state}, and whether that is meant cannot be told"
         )
+        return Verdict(State.DEAD, f"nothing listens; {meant}", "down_unclear")
     if observation.service.state == "unknown":
         return Verdict(State.DEAD, "nothing listens there; it may still be loading", "refused")
     refused = observation.begun - track.refused_t if track.refused_t is not None else 0.0

@@ -19,12 +19,23 @@ except ImportError:  # the module or command that needs it says so
 from .engines import BY_NAME, ENGINES, PROXIES, Engine
 from .http import Answer, ask, told_apart
 from .observation import Host, Lease, Observation, Rank, Service
-from .reading import Page, parse
+from .probe import says_dead
+from .reading import MOST, Page, parse
 
 # /health, /load and the like are flags read by the front end; a late one is not waited for.
 SIDE_QUESTION_S = 3.0
 # Servers that only pass on what others say, by their Server header.
-_FRONT_SERVERS = ("nginx", "openresty", "envoy", "haproxy", "caddy", "traefik", "apache")
+_FRONT_SERVERS = (
+    "nginx",
+    "openresty",
+    "envoy",
+    "haproxy",
+    "caddy",
+    "traefik",
+    "apache",
+    "cloudflare",
+    "varnish",
+)
 # Recognised as a proxy by what it does not pass on; its name cannot be told.
 UNNAMED_PROXY = "a proxy"
 _PLAIN_TEXT = {"Accept": "text/plain;version=0.0.4"}
@@ -32,13 +43,19 @@ _PLAIN_TEXT = {"Accept": "text/plain;version=0.0.4"}
 
 @dataclass(frozen=True)
 class Target:
-    """How to ask one server. `engine` None: not known yet. Times in seconds."""
+    """How to ask one server. `engine` None: not known yet. `untold`: its models could not be asked who it is. Times in
+    seconds."""
 
     base: str
     engine: Engine | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     connect_s: float = 3.0
     read_s: float = 15.0
+    untold: bool = False
+
+    def of(self, who: Identity) -> Target:
+        """The same, of what has been found to answer there."""
+        return replace(self, engine=who.engine, untold=who.models is None or not who.models.is_list)
 
 
 @dataclass(frozen=True)
@@ -229,15 +246,17 @@ async def read_page(http: httpx.AsyncClient, target: Target) -> tuple[str, str |
     )
     scrape = replace(target, headers={**target.headers, **_PLAIN_TEXT})
     answer, path = Answer("unreachable"), ""
+    if engine is None and target.untold:
+        # it may be a TensorRT-LLM, whose /metrics must not be touched: its other page is asked for before
+        path = BY_NAME["tensorrt_llm"].page or ""
+        answer = await told_apart(await _get(http, scrape, path), target.base + path, target.connect_s)
+        if answer.how != "ok" or (answer.status == 200 and parse(answer.text).engine is not None):
+            paths = ()
     for path in paths:
         answer = await told_apart(await _get(http, scrape, path), target.base + path, target.connect_s)
         if answer.how != "ok" or answer.status != 404:
             break
-    if (
-        answer.how == "ok"
-        and answer.status == 503
-        and ((engine is not None and engine.loading_status == 503) or b"oading model" in answer.body[:2000])
-    ):
+    if answer.how == "ok" and answer.status == 503 and _says_loading(answer):
         return "loading", "its own page says that it is loading", None
     page = parse(answer.text, engine) if answer.how == "ok" and answer.status == 200 else None
     if answer.how == "ok" and answer.status == 404 and (_is_html(answer) or not answer.body):
@@ -295,7 +314,9 @@ async def ask_sides(http: httpx.AsyncClient, target: Target) -> Sides:
 def _load(answer: Answer) -> float | None:
     said = _json(answer)
     load = said.get("server_load") if isinstance(said, dict) else None
-    return float(load) if isinstance(load, (int, float)) and not isinstance(load, bool) else None
+    if isinstance(load, bool) or not isinstance(load, (int, float)) or not 0 <= load <= MOST:
+        return None
+    return float(load)
 
 
 async def with_load(http: httpx.AsyncClient, target: Target, observation: Observation) -> Observation:
@@ -304,6 +325,16 @@ async def with_load(http: httpx.AsyncClient, target: Target, observation: Observ
         return observation
     load = _load(await _get(http, target, target.engine.load, SIDE_QUESTION_S))
     return observation if load is None else replace(observation, reading=replace(observation.reading, in_flight=load))
+
+
+def _says_loading(answer: Answer) -> bool:
+    """llama.cpp's words; a front says 503 too, in others."""
+    return b"oading model" in answer.body[:2000]
+
+
+def _says_dead(answer: Answer) -> bool:
+    """vLLM's 503 has no body, or names the dead engine. A front's has words of its own, or the front's name."""
+    return says_dead(answer) if answer.body.strip() else _front(answer) is None
 
 
 def _health_word(engine: Engine, answer: Answer | None) -> str | None:
@@ -315,9 +346,9 @@ def _health_word(engine: Engine, answer: Answer | None) -> str | None:
         return "timeout"
     if answer.status == 200:
         return "ok"
-    if answer.status == engine.dead_status and not _is_html(answer):  # HTML is a front's word, not the engine's
+    if answer.status == engine.dead_status and _says_dead(answer):
         return "dead"
-    if answer.status == engine.loading_status:
+    if answer.status == engine.loading_status and _says_loading(answer):
         return "loading"
     return f"http {answer.status}"
 
@@ -343,12 +374,12 @@ async def observe(
 async def observe_around(
     http: httpx.AsyncClient, target: Target, witness: Witness | None, observation: Observation
 ) -> Observation:
-    """The observation with the free side questions' answers and what the host shows, asked at the same time."""
+    """The observation with the free side questions' answers and what the host shows.
 
-    async def nothing() -> Witnesses:
-        return Witnesses()
-
-    sides, seen = await asyncio.gather(ask_sides(http, target), witness() if witness else nothing())
+    One after the other: a question of ours that is open while connections are counted is no client of the server's.
+    """
+    sides = await ask_sides(http, target)
+    seen = await witness() if witness else Witnesses()
     reading = observation.reading
     if reading is not None and sides.in_flight is not None:
         reading = replace(reading, in_flight=sides.in_flight)

@@ -57,6 +57,12 @@ def other_kind(kind: str, answer: Answer) -> str | None:
     return "chat"
 
 
+def says_dead(answer: Answer) -> bool:
+    """The answer is an engine's death notice, by its words."""
+    words = answer.text.lower()
+    return any(word in words for word in _DEAD_WORDS)
+
+
 def _body(kind: str, model: str | None) -> dict[str, object]:
     body: dict[str, object] = {"model": model} if model else {}
     if kind == "chat":
@@ -85,11 +91,11 @@ async def probe(
     connect_s: float,
     probe_s: float,
 ) -> ProbeResult:
-    """One request of one token; a kind that is refused as such is tried once as the other. Never two at a time."""
+    """One request of one token. Never two at a time; of `auto` a kind that is refused as such is tried once as the
+    other, and a kind that somebody named is the only one sent."""
     kind = first_kind(model, asked)
     sent = 0
     while True:
-        sent += 1
         answer = await ask(
             http,
             "POST",
@@ -99,6 +105,7 @@ async def probe(
             connect_s=connect_s,
             read_s=probe_s,
         )
+        sent += answer.sent
         if answer.how == "timeout":
             return ProbeResult("timeout", kind, sent, detail=f"no token within {probe_s:g} s")
         if answer.how in ("reset", "truncated", "refused"):
@@ -112,10 +119,8 @@ async def probe(
                 "unreadable", kind, sent, detail="the probe was answered with something that is no token"
             )
         if answer.status >= 500 and answer.status not in _NO_SUCH_ROUTE:
-            words = answer.text.lower()
-            dead = any(word in words for word in _DEAD_WORDS)
-            return ProbeResult(f"http {answer.status}", kind, sent, says_dead=dead)
-        other = other_kind(kind, answer) if sent == 1 else None
+            return ProbeResult(f"http {answer.status}", kind, sent, says_dead=says_dead(answer))
+        other = other_kind(kind, answer) if sent == 1 and asked not in KINDS else None
         if other is None:
             return ProbeResult(f"http {answer.status}", kind, sent)
         kind = other

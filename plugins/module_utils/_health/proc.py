@@ -121,6 +121,16 @@ def network_namespace(pid: int) -> str | None:
         return None
 
 
+def _connected(rows: Iterable[list[str]], port: int) -> set[str]:
+    return {row[2] for row in rows if row[3] == _ESTABLISHED and _port(row[1]) == port}
+
+
+def still_connected(pid: int, port: int, peers: frozenset[str]) -> frozenset[str]:
+    """Those of `peers` that are connected now."""
+    rows = _tcp_rows(pid)
+    return peers if rows is None else peers & _connected(rows, port)
+
+
 class Snapshot:
     """Processes and TCP sockets of one moment, in every network namespace that can be seen. Cheap to ask many times."""
 
@@ -137,8 +147,10 @@ class Snapshot:
             for inode in _sockets(pid):
                 self._holders.setdefault(inode, []).append(pid)
         self._own = network_namespace(os.getpid()) or ""
+        # the rows first: a connection of ours that is opened after them is in neither
+        own_rows = self.rows(self._own)
         own_sockets = _sockets(os.getpid())
-        self._own_ports = {_port(row[1]) for row in self.rows(self._own) if row[9] in own_sockets}
+        self._own_ports = {_port(row[1]) for row in own_rows if row[9] in own_sockets}
 
     def rows(self, space: str) -> list[list[str]]:
         """Rows of /proc/net/tcp and tcp6 of a namespace."""
@@ -199,13 +211,13 @@ class Snapshot:
         space = network_namespace(pid)
         return None if space is None else self._owner(space, port)
 
-    def clients(self, pid: int, port: int) -> int | None:
-        """Established connections to the server's port in its own namespace; our own process's are left out."""
+    def clients(self, pid: int, port: int) -> frozenset[str] | None:
+        """Who is connected to the server's port in its own namespace; our own process is left out."""
         space = network_namespace(pid)
         if space is None or space not in self._namespaces:
             return None
-        rows = [row for row in self.rows(space) if row[3] == _ESTABLISHED and _port(row[1]) == port]
-        return sum(1 for row in rows if space != self._own or _port(row[2]) not in self._own_ports)
+        found = _connected(self.rows(space), port)
+        return frozenset(peer for peer in found if space != self._own or _port(peer) not in self._own_ports)
 
     def tree(self, root: int) -> list[Process]:
         """A process and all its descendants."""

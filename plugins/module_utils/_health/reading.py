@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from .engines import (
     BY_NAME,
+    COUNTERS,
     ENGINES,
     HEARTBEAT_INFO,
     HEARTBEAT_LAST_STEP,
@@ -48,11 +49,10 @@ class EngineReading:
     def work(self) -> float | None:
         """Requests in the engine, running and waiting; None when it may have some that no gauge tells of.
 
-        A queue above 0 is work by itself; a queue of 0 says nothing where `running` could not be read.
+        A number above 0 is work by itself; 0 of the one says nothing where the other could not be read.
         """
-        if self.running is None and not self.waiting:
-            return None
-        return (self.running or 0.0) + (self.waiting or 0.0)
+        known = (self.running or 0.0) + (self.waiting or 0.0)
+        return None if not known and None in (self.running, self.waiting) else known
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,10 @@ class Page:
 
 
 # One sample line: name, labels, value. Timestamps and OpenMetrics exemplars after the value are left alone.
-_LINE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*?)\})?[ \t]+([^\s{}]+)(?:[ \t].*)?$")
+# A brace in a quoted value ends no labels. Possessive, so that a hostile line costs its length and no more.
+_LABELS = r'\{((?:[^"}]++|"(?:[^"\\]++|\\.)*+")*+)\}'
+_LINE = re.compile(rf"^([a-zA-Z_:][a-zA-Z0-9_:]*+)(?:{_LABELS}[ \t]*+|[ \t]++)([^\s{{}}]++)(?:[ \t].*)?$")
+_NAME = re.compile(rf"^([a-zA-Z_:][a-zA-Z0-9_:]*+)(?:{_LABELS})?")
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"')
 _START = "process_start_time_seconds"
 _PREFIXES = tuple(
@@ -126,25 +129,37 @@ _KNOWN = re.compile(
 )
 
 
+# The flops of a year are 1e23. Sums of what is less than this are still numbers.
+MOST = 1e30
+
+
 def _plain(name: str) -> str:
     return name.replace(":", "_").removeprefix("ray_")
 
 
 def _number(text: str) -> float | None:
-    """A finite, non-negative number, or None: what cannot be read is unknown, never zero."""
+    """A number that a server can have counted, or None: what cannot be read is unknown, never zero."""
     try:
         value = float(text)
     except ValueError:
         return None
-    return value if math.isfinite(value) and value >= 0 else None
+    return value if 0 <= value <= MOST else None
 
 
 def _samples(text: str) -> Iterable[tuple[str, dict[str, str], str]]:
     for match in _WANTED.finditer(text):
-        line = _LINE.match(match.group(0).rstrip("\r"))
+        text_line = match.group(0).rstrip("\r")
+        line = _LINE.match(text_line) or _NAME.match(text_line)
         if line is not None:
-            labels = dict(_LABEL.findall(line.group(2) or ""))
-            yield _plain(line.group(1)), labels, line.group(3)
+            labels = {name: _unescaped(value) for name, value in _LABEL.findall(line.group(2) or "")}
+            # without a value that can be read it is still there, and unknown
+            yield _plain(line.group(1)), labels, line.group(3) if line.re is _LINE else ""
+
+
+def _unescaped(value: str) -> str:
+    if "\\" not in value:
+        return value
+    return re.sub(r"\\(.)", lambda found: "\n" if found.group(1) == "n" else found.group(1), value)
 
 
 def _families(text: str) -> set[str]:
@@ -303,7 +318,9 @@ def parse(text: str, engine: Engine | None = None) -> Page:
         values = {m: total.get(m) for m in total.values.keys() | total.broken}
         for gauge in ("running", "waiting"):
             # several API servers: the gauge is declared but has no sample before the first request. Nothing yet is 0.
-            if gauge not in values and declared and _declared(text, row, gauge):
+            # An engine that has counted something had a gauge too: where that is missing, it is unknown.
+            fresh = not any(total.values.get(name) for name in COUNTERS)
+            if gauge not in values and fresh and declared and _declared(text, row, gauge):
                 values[gauge] = 0.0
         engines[label] = EngineReading(
             sleeping=None if total.awake is None else total.awake == 0,

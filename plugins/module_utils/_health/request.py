@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from .._core import urls
-from .._core.errors import ConfigError
+from .._core.errors import ConfigError, Faults
 from .._core.keys import read_key
-from .._core.servers import Server
+from .._core.servers import Description, Server
 from .check import DEFAULT_WAIT_S, Options, Subject
 
 # A day: anything longer is a mistyped number.
@@ -70,16 +71,18 @@ def subject_of_url(url: str, *, engine: str = "auto", role: str = "auto", api_ke
     problem = urls.problem_with(url)
     if problem:
         raise ConfigError([f"url: {problem}"])
+    if api_key and urls.has_user(url):
+        raise ConfigError(["url: has a user in it, and a key is given too; only one can be sent: keep one"])
     base = urls.base(url)
     host, port = urls.host_and_port(base)
     name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return Subject(name=name, url=urls.redacted(url), base=base, engine=engine, role=role, api_key=api_key)
 
 
-def subject_of_server(server: Server, *, api_key: str | None = None) -> Subject:
-    """A described server; its key is read from its file where it has one. Raises ConfigError."""
-    if server.api_key_file and api_key is None:
-        api_key = read_key(server.api_key_file, f"server {server.name}: api_key_file")
+def subject_of_server(server: Server, patience_s: float | None = None) -> Subject:
+    """A described server; its key is read from its file where it has one. `patience_s`: where it has none of its own.
+    Raises ConfigError."""
+    api_key = read_key(server.api_key_file, f"server {server.name}: api_key_file") if server.api_key_file else None
     return Subject(
         name=server.name,
         url=urls.redacted(server.url),
@@ -89,7 +92,23 @@ def subject_of_server(server: Server, *, api_key: str | None = None) -> Subject:
         probe=server.probe,
         api_key=api_key,
         lifecycle=server.lifecycle,
-        patience_s=server.patience_s,
+        patience_s=server.patience_s if server.patience_s is not None else patience_s,
         start_ceiling_s=server.start_ceiling_s,
         restart=server.restart,
     )
+
+
+def subjects_of(described: Description) -> list[Subject]:
+    """All described servers. Raises ConfigError with every fault."""
+    found, faults = [], Faults()
+    patience_s = described.settings.get("patience_s")
+    for server in described.servers:
+        with faults:
+            found.append(subject_of_server(server, patience_s))
+    faults.tell()
+    return found
+
+
+def with_patiences(subjects: Sequence[Subject], remembered: Mapping[str, float]) -> list[Subject]:
+    """The subjects with the patience that the watchdog had with those it knows, by `urls.address`."""
+    return [replace(one, patience_s=remembered.get(urls.address(one.base), one.patience_s)) for one in subjects]

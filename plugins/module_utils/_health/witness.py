@@ -27,6 +27,8 @@ from .observe import Witness, Witnesses
 
 # A healthy nvidia-smi answers within 2 s on GB10; journalctl -k on a slow disk within 3 s.
 ANSWER_WITHIN_S = 4.0
+# A connection that was closed as they were counted is gone by then, also where docker's proxy passes it on.
+SECOND_COUNT_AFTER_S = 0.1
 _XID = re.compile(r"NVRM: Xid\s*(?:\([^)]*\))?\s*:\s*(\d+)")
 _OTHER_FAULTS = (
     (re.compile(r"NV_ERR_NO_MEMORY"), "NV_ERR_NO_MEMORY"),
@@ -71,7 +73,7 @@ def is_local(url: str) -> bool:
     host, dummy = urls.host_and_port(url)
     try:
         addresses = {info[4][0] for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
-    except OSError:
+    except (OSError, UnicodeError):
         return False
     return bool(addresses) and all(_own_address(str(address)) for address in addresses)
 
@@ -198,14 +200,22 @@ def _processes(url: str, seen: proc.Snapshot) -> Host:
     found = seen.listener(urls.host_and_port(url)[1])
     if found is None:
         return host
-    pid, port = found
-    members = server_tree(pid, seen)
+    members = server_tree(found[0], seen)
     return replace(
         host,
-        clients=seen.clients(pid, port),
         compilers=proc.compilers(members),
         cpu_seconds=round(sum(one.cpu_s for one in members), 2),
     )
+
+
+async def _clients(url: str, seen: proc.Snapshot) -> int | None:
+    """Clients of the server, counted twice: our own questions of a moment ago are none."""
+    found = seen.listener(urls.host_and_port(url)[1])
+    clients = seen.clients(*found) if found is not None else None
+    if found is None or not clients:
+        return None if clients is None else 0
+    await asyncio.sleep(SECOND_COUNT_AFTER_S)
+    return len(proc.still_connected(*found, clients))
 
 
 def _program(url: str, seen: proc.Snapshot) -> str | None:
@@ -234,15 +244,22 @@ class Machine:
         self.now, self.shared_s = now, shared_s
         self._lock = asyncio.Lock()
         self._at = -1e9
-        self._shared: tuple[proc.Snapshot, Host, tuple[str, ...] | None] | None = None
+        self._shared: tuple[Host, tuple[str, ...] | None] | None = None
+        self._snapshot_at = -1e9
+        self._snapshot: proc.Snapshot | None = None
 
     async def shared(self) -> tuple[proc.Snapshot, Host, tuple[str, ...] | None]:
-        """(processes and sockets, the GPU, the kernel's complaints)."""
+        """(processes and sockets, the GPU, the kernel's complaints). Sockets are read after the call: before it a
+        question of the caller's own may have been open."""
+        asked = time.monotonic()
         async with self._lock:
             if self._shared is None or time.monotonic() - self._at > self.shared_s:
-                snapshot, shown, faults = await asyncio.gather(asyncio.to_thread(proc.Snapshot), gpu(), kernel_faults())
-                self._shared, self._at = (snapshot, shown, faults), time.monotonic()
-            return self._shared
+                self._shared = await asyncio.gather(gpu(), kernel_faults())
+                self._at = time.monotonic()
+            if self._snapshot is None or self._snapshot_at < asked:
+                self._snapshot_at = time.monotonic()
+                self._snapshot = await asyncio.to_thread(proc.Snapshot)
+            return self._snapshot, *self._shared
 
     async def service(self, url: str, restart: Restart | None, seen: proc.Snapshot) -> Service:
         """The unit that is named, or that the listening process belongs to."""
@@ -268,6 +285,7 @@ class Machine:
         state = await self.service(url, restart, snapshot)
         host = replace(
             _processes(url, snapshot),
+            clients=await _clients(url, snapshot),
             gpu_present=shown.gpu_present,
             gpu_power_w=shown.gpu_power_w,
             gpu_utilization=shown.gpu_utilization,
@@ -276,13 +294,20 @@ class Machine:
         return Witnesses(service=state, host=host, program=_program(url, snapshot))
 
 
-def on_this_machine() -> Callable[[Subject], Witness | None]:
-    """Gives each server on this very machine its witness, and None to one elsewhere. Call it inside the event loop."""
+def on_this_machine() -> Callable[[Subject], Witness]:
+    """Gives each server its witness, which sees nothing of a server elsewhere. Call it inside the event loop."""
     machine = Machine()
 
-    def for_subject(subject: Subject) -> Witness | None:
-        if subject.role == "proxy" or not is_local(subject.base):
-            return None
-        return lambda: machine.look(subject.base, subject.restart)
+    def for_subject(subject: Subject) -> Witness:
+        async def look() -> Witnesses:
+            if subject.role == "proxy":
+                return Witnesses()
+            # in a thread, and only of a server that has answered: a name that resolves slowly holds nobody up
+            with contextlib.suppress(TimeoutError):
+                if await asyncio.wait_for(asyncio.to_thread(is_local, subject.base), ANSWER_WITHIN_S):
+                    return await machine.look(subject.base, subject.restart)
+            return Witnesses()
+
+        return look
 
     return for_subject

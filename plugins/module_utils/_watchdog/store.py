@@ -180,6 +180,13 @@ class Store:
                     path.replace(path.with_suffix(".broken"))
         return self._from_journal(name, broken)
 
+    def patience_of(self, name: str) -> float | None:
+        """The patience of the last look; None where it is not known or may not be read. Reads nothing but the memory."""
+        try:
+            return decode(ServerState, json.loads(self._file(name).read_text(encoding="utf-8"))).patience_s
+        except (OSError, ValueError):
+            return None
+
     def _reconciled(self, state: ServerState) -> ServerState:
         """The journal is written first. Whoever was killed before the state was: what the journal says later, holds."""
         counting = state.ended is not None

@@ -92,6 +92,7 @@ class Watched:
         self.anchor = clock.advance(self.state.anchor, context.now_of())
         self._mono = time.monotonic()
         self.alert: str | None = None
+        self.models: tuple[str, ...] = ()
 
     def now(self) -> float:
         """The watchdog's clock, also between two looks of one run."""
@@ -136,8 +137,7 @@ class Watched:
         name = self.state.engine if self.server.engine == "auto" else self.server.engine
         target = Target(urls.base(self.server.url), engine_named(name) if name else None, headers)
         if target.engine is None and self.server.role != "proxy":
-            who = await identify(self.context.http, target)
-            target = replace(target, engine=who.engine)
+            target = target.of(await identify(self.context.http, target))
         return target
 
     async def witnesses(self) -> Witnesses:
@@ -171,6 +171,8 @@ class Watched:
         seen, page = await observe(self.context.http, target, self.now)
         if target.engine is None and page is not None and page.engine is not None:
             target = replace(target, engine=page.engine)
+        if seen.reading is not None:
+            self.models = seen.reading.models
         return await observe_around(self.context.http, target, self.witnesses, seen), target
 
     async def probe(self, target: Target, within_s: float, rank: str | None) -> tuple[str, bool | None, float]:
@@ -182,7 +184,7 @@ class Watched:
         result = await probe(
             self.context.http,
             target.base,
-            model=next(iter(models.ids), None),
+            model=next(iter((*models.ids, *self.models)), None),
             asked=self.server.probe if self.server.probe != "never" else "auto",
             headers=headers,
             connect_s=target.connect_s,

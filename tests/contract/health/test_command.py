@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import subprocess
+import sys
 import time
 
 import pytest
 
-from tests.contract.health.command import QUICK, STILL, W, judged, llm_health, one
+from tests.contract.health.command import COMMAND, QUICK, ROOT, STILL, W, judged, llm_health, one
 from tests.contract.scripted import Say, pages, serving, vllm, vllm_page
 
 
@@ -129,3 +133,68 @@ def test_text_and_nagios():
     status, out, _ = llm_health("http://127.0.0.1:1", *QUICK, "--format", "nagios")
     assert status == 2
     assert out.startswith("LLM CRITICAL - ")
+
+
+def test_every_fault_of_an_invocation_is_told(tmp_path):
+    config = tmp_path / "servers.yml"
+    config.write_text(
+        "servers:\n" + "".join(f"  - {{name: s{n}, url: 'http://h{n}', api_key_file: /no/{n}}}\n" for n in (1, 2))
+    )
+    status, out, err = llm_health(
+        "http://a..b:8000", "ftp://h", "--engine", "gpt", "--api-key-file", "/no/key", "--config", str(config)
+    )
+    assert (status, out) == (3, "")
+    for word in ("a..b", "ftp", "--engine", "--api-key-file", "/no/1", "/no/2"):
+        assert word in err
+    assert len(err.splitlines()) == 6
+
+
+@pytest.mark.parametrize(
+    ("url", "key"), [("http://u:s3cret/x@h:80", False), ("http://u:s3cret@h", True)], ids=["no port", "and a key"]
+)
+def test_a_password_in_an_address_is_never_said(tmp_path, url, key):
+    file = tmp_path / "key"
+    file.write_text("sk-1")
+    file.chmod(0o600)
+    status, out, err = llm_health(url, *(["--api-key-file", str(file)] if key else []))
+    assert (status, out, len(err.splitlines())) == (3, "", 1)
+    assert "s3cret" not in err
+
+
+def test_the_patience_of_a_files_settings(tmp_path):
+    with serving(vllm(STILL)) as server:
+        config = tmp_path / "servers.yml"
+        config.write_text(f"settings: {{patience_s: 0.4}}\nservers: [{{name: qwen, url: '{server.url}'}}]\n")
+        assert one("--config", str(config), *QUICK)[1]["state"] == "hung"
+        assert one("--config", str(config), *QUICK, "--patience", "60")[1]["state"] == "stalled"
+
+
+@pytest.mark.parametrize("to", [">/dev/full", ">&-"])
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_result_that_cannot_be_written_is_an_error(to, form):
+    command = shlex.join([sys.executable, str(COMMAND), "http://127.0.0.1:1", "--format", form])
+    done = subprocess.run(
+        ["sh", "-c", f"{command} {to}"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / ".collections")},
+    )
+    assert (done.returncode, len(done.stderr.splitlines())) == (3, 1), done.stderr
+    assert "standard output cannot be written" in done.stderr
+
+
+LOADS = ["NaN", "Infinity", "-3", "1" + "0" * 400]
+
+
+@pytest.mark.parametrize("load", LOADS, ids=["NaN", "infinite", "negative", "huge"])
+def test_a_load_that_is_no_count_is_unknown(load):
+    with serving(vllm(vllm_page(), **{"GET /load": Say(f'{{"server_load": {load}}}')})) as server:
+        said = one(server.url, *QUICK)[1]
+    assert (said["state"], said["in_flight"]) == ("idle", None)
+
+
+def test_counters_that_overflow_cost_no_verdict():
+    page = lambda n: Say(vllm_page(**W, generation_tokens_total=1e308 if n else 1.0, prompt_tokens_total=70.0 + n))  # noqa: E731
+    with serving(vllm(page)) as server:
+        said = one(server.url, *QUICK)[1]
+    assert (said["state"], said["tokens_per_second"]) == ("busy", None)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from ansible_collections.gb10.serving.plugins.module_utils._busy import store as busy_store
 
 from tests.contract.health.command import LITELLM, OLLAMA, QUICK, W, one, pair
 from tests.contract.scripted import TOKEN, Say, serving, vllm, vllm_page
@@ -130,7 +131,9 @@ def test_tensorrt_llms_json_page_is_never_touched():
 
 def test_each_idle_rank_is_probed_by_itself():
     page = "".join(
-        f'vllm:num_requests_running{{engine="{n}"}} 0\nvllm:prompt_tokens_total{{engine="{n}"}} 1\n' for n in (0, 1)
+        f'vllm:num_requests_running{{engine="{n}"}} 0\nvllm:num_requests_waiting{{engine="{n}"}} 0\n'
+        f'vllm:prompt_tokens_total{{engine="{n}"}} 1\n'
+        for n in (0, 1)
     )
     with serving(vllm(page)) as server:
         assert one(server.url, *QUICK)[1]["state"] == "idle"
@@ -138,3 +141,67 @@ def test_each_idle_rank_is_probed_by_itself():
             "0",
             "1",
         ]
+
+
+@pytest.fixture
+def lease(tmp_path, monkeypatch):
+    folder = tmp_path / "busy"
+    monkeypatch.setenv("GB10_BUSY_DIR", str(folder))
+    busy_store.hold("nightly")
+
+
+NAMED = ["--probe", "chat"]
+HELD = [
+    ("idle", vllm(vllm_page()), [], "idle"),
+    ("idle, a kind is named", vllm(vllm_page()), NAMED, "idle"),
+    ("no page, a kind is named", vllm(Say(status=404)), NAMED, "unknown"),
+    ("Ollama, a kind is named", {**OLLAMA, "GET /api/ps": Say(SEVERAL)}, NAMED, "unknown"),
+]
+
+
+@pytest.mark.parametrize(("answers", "more", "state"), [c[1:] for c in HELD], ids=[c[0] for c in HELD])
+def test_nobody_is_probed_while_a_lease_is_held(lease, answers, more, state):
+    with serving(answers) as server:
+        said = one(server.url, *QUICK, *more)[1]
+    assert (said["state"], server.posts, said["probe_sent"]) == (state, [], False)
+    assert "busy lease is held: nightly (" in said["reason"]
+
+
+def test_a_lease_is_not_named_where_no_probe_was_due(lease):
+    with serving(vllm(vllm_page())) as server:
+        assert "lease" not in one(server.url, *QUICK, "--probe", "never")[1]["reason"]
+
+
+REFUSED = Say(b'{"error":{"message":"The model does not support Chat Completions API"}}', 400)
+
+
+@pytest.mark.parametrize("kind", ["chat", "completion", "embedding"])
+def test_a_kind_that_is_named_is_the_only_one_sent(kind):
+    paths = ("chat/completions", "completions", "embeddings")
+    with serving(vllm(vllm_page(), **{f"POST /v1/{path}": REFUSED for path in paths})) as server:
+        one(server.url, *QUICK, "--probe", kind)
+        assert len(server.posts) == 1
+
+
+def test_a_probe_that_could_not_be_sent_is_not_said_to_be_sent():
+    said = one("http://no-such-host.invalid:1", *QUICK, "--probe", "chat")[1]
+    assert (said["state"], said["probe_sent"]) == ("unknown", False)
+    assert said["reason"] == "its host name was not found"
+
+
+def test_the_page_names_the_model_where_models_fails():
+    with serving(vllm(vllm_page(), **{"GET /v1/models": Say(status=500)})) as server:
+        one(server.url, *QUICK)
+        assert [json.loads(body)["model"] for key, body, _ in server.bodies if key.startswith("POST")] == ["tiny"]
+
+
+@pytest.mark.parametrize("models", [Say(status=401), Say(wait_s=5)], ids=["wants a key", "is late"])
+def test_tensorrt_llms_json_page_is_not_touched_where_its_models_do_not_tell(models):
+    answers = {
+        "GET /v1/models": models,
+        "GET /prometheus/metrics": Say("trtllm_num_requests_running 1\ntrtllm_num_requests_waiting 0\n"),
+        "GET /metrics": Say(b"[]"),
+    }
+    with serving(answers) as server:
+        assert one(server.url, *QUICK)[1]["engine"] == "tensorrt_llm"
+        assert "GET /metrics" not in server.log

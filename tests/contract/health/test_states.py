@@ -184,6 +184,22 @@ CASES = [
         0,
     ),
     (
+        "unknown: each reading is another replica's",
+        vllm(lambda n: Say(vllm_page(start=1000.0 + 500.0 * n, **W))),
+        [],
+        3,
+        "unknown",
+        0,
+    ),
+    (
+        "unknown: a crash loop without a start time",
+        vllm(lambda n: Say(vllm_page(start=None, iteration_tokens_total_count=50.0 - n, **W))),
+        [],
+        3,
+        "unknown",
+        0,
+    ),
+    (
         "sleeping",
         vllm(vllm_page() + 'vllm:engine_sleep_state{engine="0",sleep_state="awake"} 0.0\n'),
         [],
@@ -282,6 +298,8 @@ CASES = [
         "busy",
         0,
     ),
+    ("unknown: the queue is no number", vllm(vllm_page(num_requests_waiting="NaN")), [], 3, "unknown", 0),
+    ("unknown: a gauge without a value", vllm(vllm_page(num_requests_running="")), [], 3, "unknown", 0),
     ("unknown: one gauge is no number", vllm(vllm_page(num_requests_running="NaN")), [], 3, "unknown", 0),
     ("a list of models that is no JSON", vllm(STILL, **{"GET /v1/models": Say(b"[" * 100_000)}), [], 1, "stalled", 0),
     (
@@ -326,6 +344,13 @@ def test_state(answers, more, status, state, posts):
         assert "GET /health" not in [line for line in server.log if "GET /models" in server.log]
 
 
+FRONTS = [
+    ("envoy", Say(b"no healthy upstream", 503, {"Server": "envoy", "Content-Type": "text/plain"})),
+    ("an envoy without words", Say(b"", 503, {"Server": "envoy"})),
+    ("traefik", Say(b"no available server\n", 503, {"Content-Type": "text/plain; charset=utf-8"})),
+    ("a gateway", Say(b'{"error":"overloaded"}', 503, {"Content-Type": "application/json"})),
+    ("cloudflare", Say(b"", 503, {"Server": "cloudflare"})),
+]
 NO_STATS = "process_start_time_seconds 5\n"
 HTML = Say(b"<html><head><title>404 Not Found</title></head></html>", 404, {"Server": "nginx/1.24.0"})
 VLLMS = Say(MODELS, headers={"Server": "nginx/1.24.0"})
@@ -374,6 +399,33 @@ MORE = [
         ["--probe", "chat"],
         "sleeping",
         "on purpose",
+    ),
+    *(
+        (
+            f"unknown: the 503 of {front} is not the engine's word",
+            vllm(NO_STATS, **{"GET /health": say}),
+            [],
+            "unknown",
+            "",
+        )
+        for front, say in FRONTS
+    ),
+    *(
+        (
+            f"unknown: {front} in front of a llama.cpp is not loading",
+            {"*": say},
+            ["--engine", "llamacpp"],
+            "unknown",
+            "503",
+        )
+        for front, say in FRONTS
+    ),
+    (
+        "dead: a 503 in words of the engine",
+        vllm(NO_STATS, **{"GET /health": Say(b'{"error":{"message":"EngineCore encountered an issue"}}', 503)}),
+        [],
+        "dead",
+        "/health",
     ),
     (
         "unknown: another engine's 503 does not mean dead",

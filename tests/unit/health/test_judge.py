@@ -406,6 +406,21 @@ def build(rows, label="0", more=0):
 BAD = {"hung": 3, "stalled": 2}
 
 
+CHECKED = [
+    ("GPU gone", at(500, page(**W), host=Host(gpu_present=False)), "hung"),
+    ("stopped on purpose", at(500, None, service=Service("inactive", -60.0, False)), "dead"),
+]
+
+
+@pytest.mark.parametrize(("seen", "right"), [c[1:] for c in CHECKED], ids=[c[0] for c in CHECKED])
+def test_a_check_knows_no_states_of_the_watchdogs(seen, right):
+    first = at(0, page(**W))
+    track = advance(advance(None, first), seen)
+    verdict = judge(track, seen, Limits(default_patience_s=100.0, watchdog=False))
+    assert verdict.state.value == right
+    assert verdict.restart_justified is (right == "hung")
+
+
 @given(rows)
 def test_hung_only_with_work_in_flight_and_silence_of_the_patience(rows):
     seen = build(rows)

@@ -44,6 +44,50 @@ def test_a_gauge_that_is_no_number_is_unknown_not_zero(bad):
     assert engine.generation_tokens == 5
 
 
+ONE = 'vllm:generation_tokens_total{engine="0"} 5\n'
+DECLARED = "# TYPE vllm:num_requests_running gauge\n# TYPE vllm:num_requests_waiting gauge\n"
+WAITING = 'vllm:num_requests_waiting{engine="0"} 0\n'
+# id, page, running, work
+GAUGES = [
+    ("a queue that is no number", 'vllm:num_requests_running{engine="0"} 0\nvllm:num_requests_waiting NaN\n', 0, None),
+    ("no queue on the page", 'vllm:num_requests_running{engine="0"} 0\n', 0, None),
+    ("no queue on the page, and some run", 'vllm:num_requests_running{engine="0"} 2\n', 2, 2),
+    ("a sample without a value", DECLARED + WAITING + 'vllm:num_requests_running{engine="0"}\n', None, None),
+    ("a sample cut off in its labels", DECLARED + WAITING + 'vllm:num_requests_running{engine="0\n', None, None),
+    ("no gauge though it has counted something", DECLARED, None, None),
+]
+
+
+@pytest.mark.parametrize(("text", "running", "work"), [c[1:] for c in GAUGES], ids=[c[0] for c in GAUGES])
+def test_a_gauge_that_is_missing_is_unknown_not_zero(text, running, work):
+    engine = parse(text + ONE).reading.engines["0"]
+    assert (engine.running, engine.work) == (running, work)
+
+
+def test_before_the_first_request_a_declared_gauge_is_zero():
+    engine = parse(DECLARED + ONE.replace("5", "0")).reading.engines["0"]
+    assert (engine.running, engine.waiting) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("label", "name"),
+    [
+        ("qwen {a} 0 z", "qwen {a} 0 z"),
+        ("a} 9 x", "a} 9 x"),
+        (r"a\"b\\c{d} 9 x", 'a"b\\c{d} 9 x'),
+        (r"engine=\"7\",x", 'engine="7",x'),
+    ],
+)
+def test_a_brace_or_a_quote_in_a_label_ends_nothing(label, name):
+    reading = parse(f'vllm:num_requests_running{{model_name="{label}",engine="1"}} 3\n').reading
+    assert (reading.models, reading.engines["1"].running) == ((name,), 3)
+
+
+def test_numbers_that_no_server_counts_are_unknown():
+    pages = "".join(f'vllm:num_requests_running{{engine="{n}"}} 1e308\nvllm:prompt_tokens_total 1\n' for n in (0, 1))
+    assert parse(pages).reading.engines["0"].running is None
+
+
 PAGES = {
     "vllm": 'vllm:num_requests_running{engine="0"} 2\nvllm:num_requests_waiting 1\nvllm:prompt_tokens_total 3\n',
     "sglang": 'sglang:num_running_reqs 2\nsglang:num_queue_reqs 1\nsglang:realtime_tokens_total{mode="decode"} 3\n',

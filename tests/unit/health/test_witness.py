@@ -12,7 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.gb10.serving.plugins.module_utils._health import proc, witness
+from ansible_collections.gb10.serving.plugins.module_utils._health import observe, proc, witness
+from ansible_collections.gb10.serving.plugins.module_utils._health.check import Subject
+from ansible_collections.gb10.serving.plugins.module_utils._health.observation import Observation
 
 SERVER = """
 import socket, sys, os, time
@@ -98,14 +100,87 @@ def test_who_only_passes_a_published_port_on_is_not_the_server(name, ports, inne
 def test_clients_are_counted_without_ourselves(server):
     pid, port = server
     with socket.create_connection(("127.0.0.1", port)):
-        assert proc.Snapshot().clients(pid, port) == 0, "this process's own connections are no clients"
+        assert not proc.Snapshot().clients(pid, port), "this process's own connections are no clients"
         code = f"import socket, sys; s = socket.create_connection(('127.0.0.1', {port})); print(1, flush=True); sys.stdin.read()"
         other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         other.stdout.readline()
         try:
-            assert proc.Snapshot().clients(pid, port) == 1
+            assert len(proc.Snapshot().clients(pid, port)) == 1
         finally:
             other.communicate("")
+
+
+def test_a_question_of_ours_that_begins_while_sockets_are_read_is_no_client(server, monkeypatch):
+    pid, port = server
+    opened, rows = [], proc.Snapshot.rows
+
+    def late(self, space):
+        if not opened:
+            opened.append(socket.create_connection(("127.0.0.1", port)))
+        return rows(self, space)
+
+    monkeypatch.setattr(proc.Snapshot, "rows", late)
+    assert not proc.Snapshot().clients(pid, port)
+    opened[0].close()
+
+
+def test_a_question_of_ours_that_ends_while_sockets_are_read_is_no_client(server, monkeypatch):
+    dummy_pid, port = server
+    held, rows = [socket.create_connection(("127.0.0.1", port))], proc.Snapshot.rows
+
+    def then_ends(self, space):
+        found = rows(self, space)
+        if held:
+            held.pop().close()
+        return found
+
+    monkeypatch.setattr(proc.Snapshot, "rows", then_ends)
+    snapshot = proc.Snapshot()
+    assert asyncio.run(witness._clients(f"http://127.0.0.1:{port}", snapshot)) == 0
+
+
+async def test_side_questions_are_over_before_connections_are_counted(monkeypatch):
+    order = []
+
+    async def sides(http, target):
+        order.append("asked")
+        await asyncio.sleep(0.05)
+        order.append("answered")
+        return observe.Sides()
+
+    async def look():
+        order.append("counted")
+        return observe.Witnesses()
+
+    monkeypatch.setattr(observe, "ask_sides", sides)
+    await observe.observe_around(None, observe.Target("http://h"), look, Observation(0.0))
+    assert order == ["asked", "answered", "counted"]
+
+
+async def test_sockets_are_read_after_the_call_though_the_rest_is_shared(monkeypatch):
+    taken = []
+    monkeypatch.setattr(proc, "Snapshot", lambda: taken.append(1) or len(taken))
+    machine = witness.Machine(shared_s=60.0)
+    assert [(await machine.shared())[0] for dummy in range(3)] == [1, 2, 3]
+
+
+def test_a_name_that_resolves_slowly_does_not_hold_up_the_others(monkeypatch):
+    def slow(*args, **kwargs):
+        time.sleep(1.0)
+        raise OSError
+
+    async def both():
+        monkeypatch.setattr(witness.socket, "getaddrinfo", slow)
+        witness_of = witness.on_this_machine()
+        begun = time.monotonic()
+        look = asyncio.create_task(witness_of(Subject("a", "http://slow", "http://slow"))())
+        await asyncio.sleep(0.01)
+        waited = time.monotonic() - begun
+        return waited, await look
+
+    waited, seen = asyncio.run(both())
+    assert waited < 0.5
+    assert seen == observe.Witnesses()
 
 
 def test_who_listens_outside_a_unit_is_known_by_its_start_alone(server):
