@@ -577,10 +577,10 @@ def _cron(files: Files, subject: _Subject) -> Iterator[Row]:
 
 _LIVENESS = "static pod with a liveness probe: kubelet restarts it"
 _STATIC = "static pod: kubelet restarts it when it ends"
-_OF_A_POD = re.compile(r"^[\s-]*(?:\w*[nN]ame:.*|hostPort:.*)$", re.MULTILINE)
+_OF_A_POD = re.compile(r"^[ \t-]*(?:\w*[nN]ame:.*|hostPort:.*)$", re.MULTILINE)
 _INI_COMMENT = re.compile(r"(?:^|(?<=\s));.*", re.MULTILINE)
-_CHECK = re.compile(r"^(?=\s*check\s)", re.MULTILINE)
-_CHECK_OF_PROCESS = re.compile(r"^\s*check\s+(?:process|program)\b.*", re.MULTILINE)
+_CHECK = re.compile(r"^(?=[ \t]*check\s)", re.MULTILINE)
+_CHECK_OF_PROCESS = re.compile(r"^[ \t]*check\s+(?:process|program)\b.*", re.MULTILINE)
 _PROGRAM = re.compile(r"^(?=\[)", re.MULTILINE)
 _MONIT_ACTS = re.compile(r"\bthen\s+(?:restart|start|stop|exec)\b", re.IGNORECASE)
 

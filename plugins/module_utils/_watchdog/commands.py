@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 SCRIPT_BYTES = 256 * 1024
 # Scripts call scripts; three deep is where people stop.
 DEPTH = 3
-# A variable that grows by itself (A=$A$A) would have no end.
+# A variable that grows by itself (A=$A$A), or a folder (cd a), would have no end.
 VALUE_CHARS = 1000
 # No command is so long: it is data.
 COMMAND_CHARS = 10_000
@@ -75,7 +75,7 @@ _WORD = re.compile(r"""\$\{[^}\n]*\}|"([^"]*)"|'([^']*)'|\||[^\s"'`,()\[\]<>|]+"
 _BARE_WORD = re.compile(r"""[^\s"'`,()\[\]<>]+""")
 _ASSIGNED = re.compile(r"""(?:^|(?<=\s))([A-Za-z_]\w*)=("[^"]*"|'[^']*'|\$\([^)]*\)|`[^`]*`|\S*)""")
 _LOOPED = re.compile(r"^\s*for\s+(\w+)\s+in\s+(.+)")
-_GIVEN_A_NAME = re.compile(r"^\s*(?:(?:const|let|var|my)\s+)?([A-Za-z_]\w*)\s*=", re.MULTILINE)
+_GIVEN_A_NAME = re.compile(r"^[ \t]*(?:(?:const|let|var|my)\s+)?([A-Za-z_]\w*)\s*=", re.MULTILINE)
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
 
 
@@ -177,7 +177,8 @@ def commands(
             continue
         yield Command(tuple(words), said, folder, given, depth)
         if "cd" in words[:-1]:
-            folder = str(PurePosixPath(folder or "/", words[words.index("cd") + 1]))
+            moved = str(PurePosixPath(folder or "/", words[words.index("cd") + 1]))
+            folder = moved if len(moved) <= VALUE_CHARS else ""
         if depth >= DEPTH or is_ours(words):
             continue
         for path, guessed in _scripts(words, folder, variables.get("HOME")):

@@ -8,6 +8,7 @@ import os
 import pwd
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -422,6 +423,15 @@ def test_what_could_not_be_read_is_said(tmp_path, monkeypatch):
     assert [(row.kind, row.name, row.retire, row.competes) for row in rows] == [
         ("unread", f"/{path}", "run it as root", False) for path in sorted(hidden)
     ]
+
+
+@pytest.mark.parametrize(
+    "text", ["\n" * 200_000, "cd a\n" * 10_000, "A=$A$A\n" * 5_000], ids=["lines", "folders", "values"]
+)
+def test_a_script_of_any_kind_is_read_in_little_time(tmp_path, text):
+    began = time.monotonic()
+    found(tmp_path, {"etc/cron.hourly/x": text})
+    assert time.monotonic() - began < 20
 
 
 def test_the_module_warns_of_what_could_not_be_read(monkeypatch):
