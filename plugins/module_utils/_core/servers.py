@@ -320,7 +320,6 @@ def validate(value: Any, path: str = "llm_servers") -> tuple[Server, ...]:
     servers = {n: server for n, server in found if server is not None}
     names: dict[str, int] = {}
     addresses: dict[str, int] = {}
-    targets: dict[Restart, int] = {}
     for n, server in servers.items():
         if server.name and server.name in names:
             faults.add(f"{path}[{n}].name", f"{server.name!r} is {path}[{names[server.name]}]'s name too")
@@ -332,11 +331,6 @@ def validate(value: Any, path: str = "llm_servers") -> tuple[Server, ...]:
                     f"{path}[{n}].url", f"{urls.redacted(server.url)} is {path}[{addresses[address]}]'s address too"
                 )
             addresses.setdefault(address, n)
-        if server.restart is not None and server.restart in targets:
-            first = f"{path}[{targets[server.restart]}]"
-            faults.add(f"{path}[{n}].restart", f"is {first}'s too; who restarts the one restarts the other: keep one")
-        if server.restart is not None:
-            targets.setdefault(server.restart, n)
     if faults.sentences:
         raise ConfigError(faults.sentences)
     return tuple(servers.values())

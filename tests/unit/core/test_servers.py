@@ -28,11 +28,6 @@ REFUSED = [
     ("an infinite number", [server(patience_s=float("inf"))], "s[0].patience_s"),
     ("the index after what is no server", ["x", server(), server()], "s[2].name"),
     ("one address in two spellings", [server(url="http://[::1]:80"), server("b", "http://localhost")], "s[1].url"),
-    (
-        "one restart target twice",
-        [server(restart={"systemd": "v"}), server("b", "http://h:1", restart={"systemd": "v.service"})],
-        "s[1].restart",
-    ),
     ("a user in the address and a key", [server(url="http://u:p@h", api_key_file="/k")], "s[0].url"),
     ("a label of 64 letters", [server(url="http://" + "a" * 64)], "s[0].url"),
 ]

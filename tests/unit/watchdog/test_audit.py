@@ -471,7 +471,10 @@ def test_containers():
 
 def test_it_looks_on_a_host_that_has_none_of_the_libraries_yet():
     # the site asks it before it installs anything
-    described = [{"name": "qwen", "url": "http://127.0.0.1:8000", "restart": {"systemd": "vllm-qwen.service"}}]
+    # this machine's own units and processes are looked at: a server that nothing here can have to do with
+    described = [
+        {"name": "of-this-test", "url": "http://127.0.0.1:59997", "restart": {"systemd": "of-this-test.service"}}
+    ]
     code = f"""
 import asyncio, sys
 sys.modules.update(dict.fromkeys(("httpx", "yaml", "prometheus_client")))
