@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -60,7 +61,7 @@ def _decode(kind: Any, value: Any) -> Any:
             number = float(value)
         except OverflowError:
             raise ValueError("a number of that size is none of ours") from None
-        if number != number:  # nan
+        if math.isnan(number):
             raise ValueError("a number is needed, and this is none")
         return number
     if kind in (int, str, bool):
