@@ -125,10 +125,18 @@ def _connected(rows: Iterable[list[str]], port: int) -> set[str]:
     return {row[2] for row in rows if row[3] == _ESTABLISHED and _port(row[1]) == port}
 
 
-def still_connected(pid: int, port: int, peers: frozenset[str]) -> frozenset[str]:
-    """Those of `peers` that are connected now."""
-    rows = _tcp_rows(pid)
-    return peers if rows is None else peers & _connected(rows, port)
+def clients(pid: int, port: int) -> frozenset[str] | None:
+    """Who is connected now to a server's port in its own network namespace; this process is left out."""
+    space, rows = network_namespace(pid), _tcp_rows(pid)
+    if space is None or rows is None:
+        return None
+    found = _connected(rows, port)
+    if space != network_namespace(os.getpid()):
+        return frozenset(found)
+    # the rows first: a connection of ours that is opened after them is in neither
+    own_sockets = _sockets(os.getpid())
+    own = {_port(row[1]) for row in rows if row[9] in own_sockets}
+    return frozenset(peer for peer in found if _port(peer) not in own)
 
 
 class Snapshot:
@@ -147,10 +155,6 @@ class Snapshot:
             for inode in _sockets(pid):
                 self._holders.setdefault(inode, []).append(pid)
         self._own = network_namespace(os.getpid()) or ""
-        # the rows first: a connection of ours that is opened after them is in neither
-        own_rows = self.rows(self._own)
-        own_sockets = _sockets(os.getpid())
-        self._own_ports = {_port(row[1]) for row in own_rows if row[9] in own_sockets}
 
     def rows(self, space: str) -> list[list[str]]:
         """Rows of /proc/net/tcp and tcp6 of a namespace."""
@@ -210,14 +214,6 @@ class Snapshot:
         """Who listens on `port` in the network namespace of `pid`."""
         space = network_namespace(pid)
         return None if space is None else self._owner(space, port)
-
-    def clients(self, pid: int, port: int) -> frozenset[str] | None:
-        """Who is connected to the server's port in its own namespace; our own process is left out."""
-        space = network_namespace(pid)
-        if space is None or space not in self._namespaces:
-            return None
-        found = _connected(self.rows(space), port)
-        return frozenset(peer for peer in found if space != self._own or _port(peer) not in self._own_ports)
 
     def tree(self, root: int) -> list[Process]:
         """A process and all its descendants."""

@@ -209,13 +209,14 @@ def _processes(url: str, seen: proc.Snapshot) -> Host:
 
 
 async def _clients(url: str, seen: proc.Snapshot) -> int | None:
-    """Clients of the server, counted twice: our own questions of a moment ago are none."""
+    """Clients of the server now, counted twice: our own questions of a moment ago are none."""
     found = seen.listener(urls.host_and_port(url)[1])
-    clients = seen.clients(*found) if found is not None else None
-    if found is None or not clients:
-        return None if clients is None else 0
+    first = proc.clients(*found) if found is not None else None
+    if found is None or not first:
+        return None if first is None else 0
     await asyncio.sleep(SECOND_COUNT_AFTER_S)
-    return len(proc.still_connected(*found, clients))
+    second = proc.clients(*found)
+    return None if second is None else len(first & second)
 
 
 def _program(url: str, seen: proc.Snapshot) -> str | None:
@@ -244,22 +245,15 @@ class Machine:
         self.now, self.shared_s = now, shared_s
         self._lock = asyncio.Lock()
         self._at = -1e9
-        self._shared: tuple[Host, tuple[str, ...] | None] | None = None
-        self._snapshot_at = -1e9
-        self._snapshot: proc.Snapshot | None = None
+        self._shared: tuple[proc.Snapshot, Host, tuple[str, ...] | None] | None = None
 
     async def shared(self) -> tuple[proc.Snapshot, Host, tuple[str, ...] | None]:
-        """(processes and sockets, the GPU, the kernel's complaints). Sockets are read after the call: before it a
-        question of the caller's own may have been open."""
-        asked = time.monotonic()
+        """(processes and sockets, the GPU, the kernel's complaints)."""
         async with self._lock:
             if self._shared is None or time.monotonic() - self._at > self.shared_s:
-                self._shared = await asyncio.gather(gpu(), kernel_faults())
-                self._at = time.monotonic()
-            if self._snapshot is None or self._snapshot_at < asked:
-                self._snapshot_at = time.monotonic()
-                self._snapshot = await asyncio.to_thread(proc.Snapshot)
-            return self._snapshot, *self._shared
+                snapshot, shown, faults = await asyncio.gather(asyncio.to_thread(proc.Snapshot), gpu(), kernel_faults())
+                self._shared, self._at = (snapshot, shown, faults), time.monotonic()
+            return self._shared
 
     async def service(self, url: str, restart: Restart | None, seen: proc.Snapshot) -> Service:
         """The unit that is named, or that the listening process belongs to."""

@@ -139,7 +139,8 @@ class _Run:
         self, target: Target, before: Memory, observation: Observation, around: Surroundings, done: Step
     ) -> tuple[Observation, Step]:
         """Sends the last proof, or a part of it: it is complete when probes went unanswered for long enough in all."""
-        begun = done.memory.proof_t if done.memory.proof_t is not None else self.on.now()
+        # from when it is sent, not from the look that asked for it: that look may have taken a while
+        begun = before.proof_t if before.proof_t is not None else self.on.now()
         track = done.memory.track
         whole = self.on.settings.last_proof_s
         if track is not None:

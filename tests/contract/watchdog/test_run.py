@@ -70,6 +70,20 @@ def test_what_cannot_be_restarted_is_asked_for_no_proof_and_refused_once(bed):
     assert len(bed.starts) == 2 and bed.journal("closed")[0]["outcome"] == "serving again"
 
 
+def test_a_look_that_takes_a_while_does_not_shorten_the_last_proof(bed, monkeypatch, tmp_path):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\nsleep 1.5\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    bed.describe({"last_proof_s": 2.0})
+    bed.start()
+    bed.freeze()
+    bed.run_until(lambda: bed.journal("decided"))
+    within = [proof["within_s"] for proof in bed.journal("proof")]
+    assert within, "it was asked"
+    assert min(within) > 1.9
+
+
 def test_of_a_host_that_only_observes_nothing_is_touched_and_nothing_asked(bed):
     bed.describe({"mode": "observe"})
     bed.freeze()

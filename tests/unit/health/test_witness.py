@@ -97,46 +97,71 @@ def test_who_only_passes_a_published_port_on_is_not_the_server(name, ports, inne
         process.wait()
 
 
+def connect(port):
+    """Another process with a connection to the server; ends when its input does."""
+    code = f"import socket, sys; s = socket.create_connection(('127.0.0.1', {port})); print(1, flush=True); sys.stdin.read()"
+    other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    other.stdout.readline()
+    return other
+
+
 def test_clients_are_counted_without_ourselves(server):
     pid, port = server
     with socket.create_connection(("127.0.0.1", port)):
-        assert not proc.Snapshot().clients(pid, port), "this process's own connections are no clients"
-        code = f"import socket, sys; s = socket.create_connection(('127.0.0.1', {port})); print(1, flush=True); sys.stdin.read()"
-        other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        other.stdout.readline()
+        assert not proc.clients(pid, port), "this process's own connections are no clients"
+        other = connect(port)
         try:
-            assert len(proc.Snapshot().clients(pid, port)) == 1
+            assert len(proc.clients(pid, port)) == 1
+            assert asyncio.run(witness._clients(f"http://127.0.0.1:{port}", proc.Snapshot())) == 1
         finally:
             other.communicate("")
 
 
 def test_a_question_of_ours_that_begins_while_sockets_are_read_is_no_client(server, monkeypatch):
     pid, port = server
-    opened, rows = [], proc.Snapshot.rows
+    opened, sockets = [], proc._sockets
 
-    def late(self, space):
-        if not opened:
-            opened.append(socket.create_connection(("127.0.0.1", port)))
-        return rows(self, space)
+    def late(of):
+        opened.append(socket.create_connection(("127.0.0.1", port)))
+        return sockets(of)
 
-    monkeypatch.setattr(proc.Snapshot, "rows", late)
-    assert not proc.Snapshot().clients(pid, port)
+    monkeypatch.setattr(proc, "_sockets", late)
+    assert not proc.clients(pid, port)
     opened[0].close()
 
 
 def test_a_question_of_ours_that_ends_while_sockets_are_read_is_no_client(server, monkeypatch):
     dummy_pid, port = server
-    held, rows = [socket.create_connection(("127.0.0.1", port))], proc.Snapshot.rows
+    held, rows = [], proc._tcp_rows
 
-    def then_ends(self, space):
-        found = rows(self, space)
+    def then_ends(pid):
+        found = rows(pid)
         if held:
             held.pop().close()
         return found
 
-    monkeypatch.setattr(proc.Snapshot, "rows", then_ends)
     snapshot = proc.Snapshot()
+    held.append(socket.create_connection(("127.0.0.1", port)))
+    monkeypatch.setattr(proc, "_tcp_rows", then_ends)
     assert asyncio.run(witness._clients(f"http://127.0.0.1:{port}", snapshot)) == 0
+    assert not held
+
+
+def test_who_connects_after_the_shared_snapshot_is_a_client(server):
+    """One snapshot serves all servers of a run; connections are counted at each one's own moment."""
+    dummy_pid, port = server
+
+    async def both():
+        machine = witness.Machine(shared_s=60.0)
+        url = f"http://127.0.0.1:{port}"
+        before = await machine.look(url)
+        other = await asyncio.to_thread(connect, port)
+        try:
+            return before.host.clients, (await machine.look(url)).host.clients
+        finally:
+            await asyncio.to_thread(other.communicate, "")
+
+    assert asyncio.run(both()) == (0, 1)
 
 
 async def test_side_questions_are_over_before_connections_are_counted(monkeypatch):
@@ -157,11 +182,12 @@ async def test_side_questions_are_over_before_connections_are_counted(monkeypatc
     assert order == ["asked", "answered", "counted"]
 
 
-async def test_sockets_are_read_after_the_call_though_the_rest_is_shared(monkeypatch):
+async def test_all_servers_of_a_run_share_one_snapshot(monkeypatch):
     taken = []
     monkeypatch.setattr(proc, "Snapshot", lambda: taken.append(1) or len(taken))
     machine = witness.Machine(shared_s=60.0)
-    assert [(await machine.shared())[0] for dummy in range(3)] == [1, 2, 3]
+    seen = await asyncio.gather(*(machine.shared() for dummy in range(3)))
+    assert [one[0] for one in seen] == [1, 1, 1]
 
 
 def test_a_name_that_resolves_slowly_does_not_hold_up_the_others(monkeypatch):
