@@ -36,6 +36,11 @@ class Files:
         """As the host itself calls it."""
         return "/" + str(path.relative_to(self.root))
 
+    def homes(self) -> dict[str, str]:
+        """Every account's home."""
+        rows = [line.split(":") for line in (self.text(self.at("etc/passwd")) or "").splitlines()]
+        return {row[0]: row[5] for row in rows if len(row) == 7 and row[5].strip("/")}
+
     def entries(self, folder: Path) -> list[Path]:
         """What a folder holds; nothing where there is none."""
         try:
@@ -76,12 +81,25 @@ _BARE_WORD = re.compile(r"""[^\s"'`,()\[\]<>]+""")
 _ASSIGNED = re.compile(r"""(?:^|(?<=\s))([A-Za-z_]\w*)=("[^"]*"|'[^']*'|\$\([^)]*\)|`[^`]*`|\S*)""")
 _LOOPED = re.compile(r"^\s*for\s+(\w+)\s+in\s+(.+)")
 _GIVEN_A_NAME = re.compile(r"^[ \t]*(?:(?:const|let|var|my)\s+)?([A-Za-z_]\w*)\s*=", re.MULTILINE)
+_SELF = r"""(?:"?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?"?)"""
+_SELF_RESOLVED = rf"""(?:{_SELF}|"?\$\(\s*(?:readlink\s+-\w+|realpath)\s+(?:--\s+)?{_SELF}\s*\)"?)"""
+_ITS_FOLDER = (
+    rf"""(?:\$\(\s*dirname\s+(?:--\s+)?{_SELF_RESOLVED}\s*\)|`\s*dirname\s+{_SELF}\s*`"""
+    r"""|\$\{(?:0|BASH_SOURCE(?:\[0\])?)%/\*\})"""
+)
+# as a script names the folder that it lies in
+_OWN_FOLDER = re.compile(rf"""\$\(\s*cd\s+(?:--\s+)?"?{_ITS_FOLDER}"?[^)\n]*?\bpwd\b[^)\n]*\)|{_ITS_FOLDER}""")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
 
 
 def code(text: str) -> str:
     """Without comments: what is commented out does nothing. ["systemctl", "restart"] is what a shell's line says."""
     return _LISTED.sub(r"\1 ", _COMMENT.sub(lambda m: m.group(1) or "", _CONTINUED.sub(" ", text)))
+
+
+def _in_its_folder(text: str, path: str) -> str:
+    """The text of a script where it is known where that lies."""
+    return _OWN_FOLDER.sub(lambda dummy: str(PurePosixPath(path).parent), text)
 
 
 def words_of(text: str) -> list[str]:
@@ -187,6 +205,7 @@ def commands(
             if inner is not None:
                 # what is sourced gives its variables back
                 handed = variables if words[0] in (".", "source") else dict(variables)
+                inner = _in_its_folder(inner, path)
                 yield from commands(files, inner, handed, folder, depth + 1, seen)
 
 

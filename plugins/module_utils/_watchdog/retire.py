@@ -16,8 +16,9 @@ from pathlib import Path
 
 from .._core.errors import ConfigError
 from .._health.witness import output_of
-from .audit import Row, manager_of
+from .audit import Row
 from .store import CannotRecord, write_whole
+from .units import manager_of
 
 RECORD = Path("/var/lib/gb10-serving/retired.json")
 MARK = "# gb10.serving retired: "

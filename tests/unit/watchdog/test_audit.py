@@ -13,13 +13,16 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gb10.serving.plugins.module_utils._core.servers import validate
+from ansible_collections.gb10.serving.plugins.module_utils._watchdog import audit as audit_module
+from ansible_collections.gb10.serving.plugins.module_utils._watchdog.aim import Subject
 from ansible_collections.gb10.serving.plugins.module_utils._watchdog.audit import (
     UNREAD,
     Row,
     audit,
     container_rows,
-    manager_of,
 )
+from ansible_collections.gb10.serving.plugins.module_utils._watchdog.commands import Files
+from ansible_collections.gb10.serving.plugins.module_utils._watchdog.units import manager_of
 from ansible_collections.gb10.serving.plugins.modules import llm_restarters_info
 
 SYSTEMD = "etc/systemd/system"
@@ -124,6 +127,57 @@ CASES = [
         "a service that loops",
         {**UNIT, f"{SYSTEMD}/dog.service": "[Service]\nExecStart=/opt/dog.sh\n", "opt/dog.sh": CURL},
         [("service", "certain")],
+    ),
+    *(
+        (
+            f"a script that reads its settings beside itself, by {here}",
+            {
+                **UNIT,
+                f"{SYSTEMD}/check.timer": TIMER,
+                f"{SYSTEMD}/check.service": "[Service]\nExecStart=/opt/llm/bin/check.sh\n",
+                "opt/llm/bin/check.sh": f'#!/bin/bash\n. "{here}/env"\ncurl -f $URL || systemctl restart "$UNIT"\n',
+                "opt/llm/bin/env": "URL=http://127.0.0.1:8000/health\nUNIT=vllm-qwen\n",
+            },
+            [("timer", "certain")],
+        )
+        for here in (
+            '$(dirname "$0")',
+            "$(dirname $0)",
+            "${0%/*}",
+            '$(dirname "$(readlink -f "$0")")',
+            '$(cd "$(dirname "${BASH_SOURCE[0]}")" >/dev/null 2>&1 && pwd)',
+        )
+    ),
+    (
+        "a timer of an account whose home is elsewhere",
+        {
+            **UNIT,
+            "etc/passwd": "root:x:0:0:root:/root:/bin/bash\nllm:x:990:990::/srv/llm:/usr/sbin/nologin\n",
+            "srv/llm/.config/systemd/user/check.timer": TIMER,
+            "srv/llm/.config/systemd/user/check.service": "[Service]\nExecStart=/opt/check.sh\n",
+            "opt/check.sh": CURL,
+        },
+        [("timer", "certain")],
+    ),
+    (
+        "a timer that a package of a person's own has put there",
+        {
+            **UNIT,
+            "home/ryder/.local/share/systemd/user/check.timer": TIMER,
+            "home/ryder/.local/share/systemd/user/check.service": "[Service]\nExecStart=/opt/check.sh\n",
+            "opt/check.sh": CURL,
+        },
+        [("timer", "certain")],
+    ),
+    (
+        "a crontab's script below an account's home",
+        {
+            **UNIT,
+            "etc/passwd": "llm:x:990:990::/srv/llm:/bin/sh\n",
+            "var/spool/cron/crontabs/llm": "*/5 * * * * ~/check.sh\n",
+            "srv/llm/check.sh": CURL,
+        },
+        [("cron", "certain")],
     ),
     (
         "another server's watchdog",
@@ -294,7 +348,8 @@ def test_a_persons_server_has_the_persons_unit(tmp_path):
 def test_whose_manager_has_a_unit(tmp_path):
     mine = pwd.getpwuid(os.getuid()).pw_name
     assert manager_of("/etc/systemd/system/x.timer") == []
-    assert manager_of(f"{tmp_path}/.config/systemd/user/x.timer") == ["--user", f"--machine={mine}@.host"]
+    for folder in (".config/systemd/user", ".local/share/systemd/user"):
+        assert manager_of(f"{tmp_path}/{folder}/x.timer") == ["--user", f"--machine={mine}@.host"]
     for nobodys in ("/etc/systemd/user/x.timer", "/nonexistent/.config/systemd/user/x.timer", "/opt/x.timer"):
         assert manager_of(nobodys) is None
 
@@ -400,7 +455,7 @@ def test_a_cron_entry_is_named_whole(tmp_path):
 
 def test_what_could_not_be_read_is_said(tmp_path, monkeypatch):
     """Somebody who is not root: a folder of units, a table and a script of root's."""
-    hidden = ("root/.config/systemd", "var/spool/cron/crontabs", "opt/heal.sh")
+    hidden = ("root/.config/systemd/user", "var/spool/cron/crontabs", "opt/heal.sh")
     files = {
         "root/.config/systemd/user/x.timer": TIMER,
         "etc/cron.d/x": "* * * * * root /opt/heal.sh\n",
@@ -467,6 +522,22 @@ def test_containers():
     assert [(r.kind, r.competes) for r in rows] == [("docker", False), ("autoheal", True)]
     alone = list(container_rows(server, [inspected(policy="no", config={"Healthcheck": {"Test": ["CMD", "x"]}})]))
     assert [(r.kind, r.competes) for r in alone] == [("healthcheck", False)]
+
+
+@pytest.mark.parametrize(("unit", "competes"), [("Restart=always\n", True), ("Type=oneshot\n", False)])
+def test_a_container_that_a_unit_runs_and_docker_brings_back_too(tmp_path, unit, competes):
+    command = "ExecStart=/usr/bin/docker run --name qwen --restart unless-stopped vllm --port 8000\n"
+    (tmp_path / SYSTEMD).mkdir(parents=True)
+    (tmp_path / SYSTEMD / "vllm-qwen.service").write_text(f"[Service]\n{command}{unit}")
+    server = validate([{"name": "q", "url": "http://127.0.0.1:8000", "restart": {"systemd": "vllm-qwen.service"}}])[0]
+    files = Files(tmp_path)
+    subject = Subject(server, files)
+    list(audit_module._systemd(files, subject))
+    assert subject.of_docker == {"qwen"}
+    rows = list(
+        container_rows(server, [inspected(), {**inspected(), "Name": "/other"}], subject.of_docker, subject.revived)
+    )
+    assert [(r.kind, r.name, r.competes) for r in rows] == [("docker", "qwen", competes)]
 
 
 def test_it_looks_on_a_host_that_has_none_of_the_libraries_yet():
