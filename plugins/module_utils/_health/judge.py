@@ -57,9 +57,9 @@ def fatal_faults(observation: Observation) -> tuple[str, ...]:
 
 
 def _fatal(fault: str) -> bool:
-    xid = _XID.search(fault)
-    if xid is not None:
-        return xid.group(1) in FATAL_XIDS
+    xids = _XID.findall(fault)
+    if xids:
+        return any(xid in FATAL_XIDS for xid in xids)
     return any(word in fault.lower() for word in FATAL_WORDS)
 
 
