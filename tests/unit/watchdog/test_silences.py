@@ -194,6 +194,33 @@ def test_a_host_is_short_of_memory_above_its_share(pressure):
     assert restarts(looks) == ([600.0] if pressure <= 0.10 else [])
 
 
+@pytest.mark.parametrize(("heartbeat", "restart"), [(None, 1600.0), (7.0, 1180.0)])
+def test_a_host_that_thrashed_proves_nothing_of_the_time_before(heartbeat, restart):
+    """PSI falls before the server has its memory back: it gets the patience that any server gets."""
+    looks = [
+        seen(t, engine={"heartbeat": heartbeat}, host=Host(memory_pressure=0.4 if t <= 1000 else 0.02))
+        for t in range(0, 1800, 20)
+    ]
+    assert restarts(looks)[0] == restart
+    assert restarts([look if look.t <= 1040 else seen(look.t, moved=look.t) for look in looks]) == []
+
+
+def test_thrashing_longer_than_a_compiler_may_take_proves_nothing_either():
+    looks = [seen(t, host=Host(memory_pressure=0.4 if t <= 3000 else 0.0)) for t in range(0, 4000, 20)]
+    assert restarts(looks) == [3600.0]
+
+
+def test_a_compiler_on_another_rank_excuses_a_server_that_does_not_answer():
+    from ansible_collections.gb10.serving.plugins.module_utils._health.observation import Rank
+
+    looks = [healthy(t) for t in range(0, 101, 20)]
+    looks += [
+        replace(still(t, 100.0), ranks=(Rank("spark2", True, compilers=("cicc",) if t <= 600 else ()),))
+        for t in range(120, 1400, 20)
+    ]
+    assert restarts(looks) == [1220.0]
+
+
 def test_who_else_started_the_service_was_first_though_the_page_shows_the_same_start():
     looks = [seen(t, service=Service("active", -7200.0 if t < 300 else 290.0, True)) for t in range(0, 1000, 20)]
     assert restarts(looks) == [900.0]
