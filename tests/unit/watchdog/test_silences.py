@@ -38,6 +38,17 @@ def test_a_gap_between_our_own_runs_is_no_pause_of_the_server():
     assert restarts(looks) == [1180.0]
 
 
+@pytest.mark.parametrize("read_until", [0, 100])
+def test_a_gap_before_looks_that_read_no_page_voids_too(read_until):
+    """The first page after it begins the silence, and counts as the first of five readings."""
+    looks = [seen(t) for t in range(0, read_until + 1, 20)]
+    looks += [seen(t, metrics="http 401") for t in range(400, 1000, 20)]
+    assert restarts([*looks, *(seen(t) for t in range(1000, 1800, 20))]) == [1600.0]
+    with_heartbeat = [seen(t, engine={"heartbeat": 7.0}) for t in range(1000, 1800, 60)]
+    looks = [seen(0, engine={"heartbeat": 7.0}), *looks[1:]]
+    assert restarts([*looks, *with_heartbeat]) == [1240.0]
+
+
 def test_a_step_of_eighty_seconds_lengthens_the_patience_by_heartbeat():
     looks = [beats(t, t // 80) for t in range(0, 1601, 20)]
     looks += [beats(t, 20) for t in range(1620, 1881, 20)]  # one step of 280 s
