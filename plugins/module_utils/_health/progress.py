@@ -518,5 +518,5 @@ def advance(track: Track | None, observation: Observation, gap_s: float | None =
         suspect_cleared=cleared,
         new_process=new_process,
         read_begin=observation.begun,
-        asleep=asleep if reading is not None else track.asleep,
+        asleep=asleep if reading is not None else track.asleep and not new_service,
     )

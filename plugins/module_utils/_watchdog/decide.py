@@ -447,9 +447,13 @@ def _due(settings: Settings, memory: Memory, verdict: Verdict, observation: Obse
 
 
 def _still(settings: Settings, memory: Memory, observation: Observation) -> str | None:
-    """Its process tree has burned no CPU for the whole patience, seen in every look, and the host is not short of memory."""
+    """Its process tree has burned no CPU for the whole patience, seen in every look, and the host is not short of memory.
+
+    Of one that was put to sleep that says nothing: it burns none, and a restart would load what was to be out of the way.
+    """
     since = memory.unresponsive_since
-    if since is None or memory.unresponsive_seen < settings.proof_readings:
+    asleep = memory.track is not None and memory.track.asleep
+    if since is None or memory.unresponsive_seen < settings.proof_readings or asleep:
         return None
     span = observation.begun - since
     if span < settings.patience_s:

@@ -131,6 +131,15 @@ def test_one_look_that_is_not_still_begins_the_stillness_anew(odd, restart):
     assert restarts(looks)[0] == restart
 
 
+def test_one_that_was_put_to_sleep_burns_no_cpu_and_is_left_alone():
+    looks = [seen(t, engine={"sleeping": True}, host=Host(cpu_seconds=100.0)) for t in range(0, 101, 20)]
+    looks += [still(t, 100.0) for t in range(120, 3000, 20)]
+    assert restarts(looks) == []
+    # another process than the one that slept
+    anew = [replace(look, service=Service("active", 110.0, True)) if look.t > 100 else look for look in looks]
+    assert restarts(anew, Settings(start_ceiling_s=300.0)) == [1020.0]
+
+
 def test_a_rank_that_burns_cpu_is_no_still_server():
     from ansible_collections.gb10.serving.plugins.module_utils._health.observation import Rank
 
