@@ -57,9 +57,9 @@ def fatal_faults(observation: Observation) -> tuple[str, ...]:
 
 
 def _fatal(fault: str) -> bool:
-    xid = _XID.search(fault)
-    if xid is not None:
-        return xid.group(1) in FATAL_XIDS
+    xids = _XID.findall(fault)
+    if xids:
+        return any(xid in FATAL_XIDS for xid in xids)
     return any(word in fault.lower() for word in FATAL_WORDS)
 
 
@@ -102,6 +102,11 @@ def _down(observation: Observation) -> bool:
     return observation.service.state in ("inactive", "failed")
 
 
+def _gone(observation: Observation) -> bool:
+    """Nothing listens: its port says so, or its manager where the port says nothing (a container's address goes with it)."""
+    return observation.metrics == "refused" or (observation.metrics in (None, "connect timeout") and _down(observation))
+
+
 def _stopped(track: Track, observation: Observation, limits: Limits) -> Verdict | None:
     service = observation.service
     if not limits.watchdog or service.wanted is not False or observation.reading is not None:
@@ -136,8 +141,7 @@ def _sleeping(track: Track, observation: Observation, limits: Limits) -> Verdict
         return Verdict(State.SLEEPING, "the engine says that it was paused or put to sleep on purpose", "paused")
     if observation.reading is not None and observation.reading.asleep:
         return Verdict(State.SLEEPING, "the engine says that it was put to sleep", "sleeping")
-    gone = observation.metrics == "refused" or (observation.metrics is None and _down(observation))
-    if limits.lifecycle == "on_demand" and gone:
+    if limits.lifecycle == "on_demand" and _gone(observation):
         return Verdict(State.SLEEPING, "nothing listens; it is an on-demand server that is not loaded", "on_demand")
     return None
 
@@ -186,7 +190,7 @@ def _dead(track: Track, observation: Observation, limits: Limits) -> Verdict | N
                 "engine_says_dead",
                 wanted_act(observation),
             )
-    if observation.metrics != "refused" and not (observation.metrics is None and _down(observation)):
+    if not _gone(observation):
         return None
     if _down(observation):
         if wanted:

@@ -394,9 +394,10 @@ def _moves_by_itself(before: Track, engines: dict[str, EngineTrack], observation
     return any(engine.moved for engine in engines.values())
 
 
-def _void(engine: EngineTrack, t: float) -> EngineTrack:
-    """After a gap in our own runs, or a sleep on purpose, nothing that came before is proof."""
-    return replace(engine, progress_t=t, debt_t=None if engine.debt_t is None else t, readings=1)
+def _void(engine: EngineTrack, t: float, read: bool) -> EngineTrack:
+    """After a gap in our own runs, or a sleep on purpose, nothing that came before is proof; a look that did not read the
+    page is no reading, and the next one that does begins the silence."""
+    return replace(engine, progress_t=t, debt_t=None if engine.debt_t is None else t, readings=1 if read else 0)
 
 
 def _after_doubt(before: EngineTrack | None, engine: EngineTrack, t: float) -> EngineTrack:
@@ -462,17 +463,22 @@ def advance(track: Track | None, observation: Observation, gap_s: float | None =
     elif new_service:
         engines = {}  # whatever answers next is another process, also where it publishes no start time
     else:
-        engines = {label: replace(engine, moved=False, signs=()) for label, engine in engines.items()}
-    if gap:
-        engines = {
-            label: engine if engine.moved or engine.first else _void(engine, observation.t)
-            for label, engine in engines.items()
-        }
+        engines = {label: replace(engine, moved=False, first=False, signs=()) for label, engine in engines.items()}
+    # of those that a look without a page voided, this is the first reading
+    unread = {label for label, old in track.engines.items() if old.readings == 0 and reading is not None}
+    engines = {
+        label: _void(engine, observation.t, reading is not None)
+        if (gap or label in unread) and not (engine.moved or engine.first)
+        else engine
+        for label, engine in engines.items()
+    }
     asleep = bool(observation.paused) or (reading is not None and reading.asleep)
     # it stands still on purpose: a silence can only begin when it is awake again
     drowsy = _drowsy(track, reading)
     engines = {
-        label: _void(engine, observation.t) if asleep or track.asleep or label in drowsy else engine
+        label: _void(engine, observation.t, reading is not None)
+        if asleep or track.asleep or label in drowsy
+        else engine
         for label, engine in engines.items()
     }
     engines = _apply_probe(engines, observation)
@@ -512,5 +518,5 @@ def advance(track: Track | None, observation: Observation, gap_s: float | None =
         suspect_cleared=cleared,
         new_process=new_process,
         read_begin=observation.begun,
-        asleep=asleep if reading is not None else track.asleep,
+        asleep=asleep if reading is not None else track.asleep and not new_service,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from .engines import (
@@ -244,6 +244,14 @@ def _longest_step(buckets: dict[float, float]) -> float | None:
     return longest
 
 
+def _unnamed(row: Engine, samples: list[tuple[str, dict[str, str], str]], names: Container[str]) -> str | None:
+    """Whose a sample is that names no engine: the lone one's, or of several nobody's. SGLang's front end counts the tokens of
+    all ranks in one series beside the ranks' own; a rank that hangs must not live by its sisters' tokens."""
+    label = row.engine_label or "engine"
+    named = {labels[label] for name, labels, dummy_raw in samples if name in names and label in labels}
+    return "0" if not named else next(iter(named)) if len(named) == 1 else None
+
+
 def parse(text: str, engine: Engine | None = None) -> Page:
     """Reads a page. `engine`: the row to read it by, None to find out from the page itself."""
     problem = _is_text_page(text)
@@ -262,6 +270,7 @@ def parse(text: str, engine: Engine | None = None) -> Page:
     by_name: dict[str, list[Series]] = {}
     for series in row.series:
         by_name.setdefault(series.name, []).append(series)
+    whose = _unnamed(row, samples, by_name.keys())
     sums: dict[str, _Sum] = {}
     models: set[str] = set()
     start_time: float | None = None
@@ -278,7 +287,11 @@ def parse(text: str, engine: Engine | None = None) -> Page:
         heartbeat = name.startswith("llm_engine_")
         if known is None and not heartbeat:
             continue
-        label = labels.get(row.engine_label or "engine", "0") if not heartbeat else labels.get("engine", "0")
+        if model := labels.get("model_name"):
+            models.add(model)
+        label = labels.get("engine" if heartbeat else row.engine_label or "engine", whose)
+        if label is None:
+            continue
         total = sums.setdefault(label, _Sum())
         value = _number(raw)
         if heartbeat:
@@ -291,8 +304,6 @@ def parse(text: str, engine: Engine | None = None) -> Page:
                 if edge is not None:
                     total.longest[edge] = total.longest.get(edge, 0.0) + value
             continue
-        if model := labels.get("model_name"):
-            models.add(model)
         for series in known or []:
             if series.label is not None and labels.get(series.label) not in series.values:
                 continue

@@ -120,11 +120,12 @@ def _learn(settings: Settings, memory: Memory, before: Track | None, track: Trac
     fresh = before is None or track.new_process
     compiling = bool(host.compilers) or any(rank.compilers for rank in observation.ranks)
     compiled_t = observation.t if compiling else memory.compiled_t
+    thrashing = (host.memory_pressure or 0.0) > settings.thrashing_share
     excused = (
         compiling
         or bool(observation.lease_holders())
         or observation.service.wanted is False
-        or (host.memory_pressure or 0.0) > settings.thrashing_share
+        or thrashing
         or bool(observation.paused)
         or (observation.reading is not None and any(e.sleeping for e in observation.reading.engines.values()))
         or track.suspect_cleared
@@ -171,6 +172,7 @@ def _learn(settings: Settings, memory: Memory, before: Track | None, track: Trac
         longest_step_s=longest,
         power_w=power,
         compiled_t=None if fresh and not compiling else compiled_t,
+        thrashed_t=observation.t if thrashing else None if fresh else memory.thrashed_t,
         stopped_since=_stopped_since(settings, memory, before, track, observation),
         cpu_flat=before is not None and _all_flat(settings, memory, observation, observation.t - before.t),
         cpu_seconds=host.cpu_seconds,
@@ -323,8 +325,8 @@ def _follow(
     dead_seen = (before.dead_seen + 1 if before.dead_rule == dead_rule and not gap else 1) if dead_rule else 0
     host = observation.host
     calm = host.memory_pressure is not None and host.memory_pressure <= settings.thrashing_share
-    # a look that shows CPU time, or cannot show it, begins the stillness anew
-    still = verdict.state is State.UNRESPONSIVE and calm and host.cpu_seconds is not None
+    # a look that shows CPU time or a compiler, or cannot show CPU time, begins the stillness anew
+    still = verdict.state is State.UNRESPONSIVE and calm and host.cpu_seconds is not None and before.compiled_t != t
     went_on = still and before.unresponsive_since is not None and before.cpu_flat and not gap
     acts = before.acts
     if acts and acts[-1].fruitful is None and t > acts[-1].t and _bore_fruit(track, acts[-1]):
@@ -445,9 +447,13 @@ def _due(settings: Settings, memory: Memory, verdict: Verdict, observation: Obse
 
 
 def _still(settings: Settings, memory: Memory, observation: Observation) -> str | None:
-    """Its process tree has burned no CPU for the whole patience, seen in every look, and the host is not short of memory."""
+    """Its process tree has burned no CPU for the whole patience, seen in every look, and the host is not short of memory.
+
+    Of one that was put to sleep that says nothing: it burns none, and a restart would load what was to be out of the way.
+    """
     since = memory.unresponsive_since
-    if since is None or memory.unresponsive_seen < settings.proof_readings:
+    asleep = memory.track is not None and memory.track.asleep
+    if since is None or memory.unresponsive_seen < settings.proof_readings or asleep:
         return None
     span = observation.begun - since
     if span < settings.patience_s:

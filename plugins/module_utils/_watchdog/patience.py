@@ -29,8 +29,9 @@ def innocent_pause(settings: Settings, memory: Memory, now: float) -> float:
 
 
 def _begun(memory: Memory, engine: EngineTrack) -> float:
-    """When the silence that counts began: time with a compiler at work does not, it starts anew at its last sighting."""
-    return max(engine.silent_since, memory.compiled_t if memory.compiled_t is not None else engine.silent_since)
+    """When the silence that counts began: time with a compiler at work, or on a host that thrashes, does not; it starts anew
+    at the last sighting. A thrashing host stands still and is well, and its server takes up its work only after that."""
+    return max(t for t in (engine.silent_since, memory.compiled_t, memory.thrashed_t) if t is not None)
 
 
 def witnessed(settings: Settings, memory: Memory, engine: EngineTrack) -> float | None:
@@ -65,11 +66,13 @@ def patience(settings: Settings, memory: Memory, track: Track, label: str) -> Pa
         found = Patience(max(settings.patience_extended_s, settings.patience_s), "patience_extended_s")
     if settings.step_limit_s is not None and settings.step_limit_factor * settings.step_limit_s > found.seconds:
         found = Patience(settings.step_limit_factor * settings.step_limit_s, "step_limit_s")
-    compiled_s = _begun(memory, engine) - engine.silent_since
-    if compiled_s > 0:
-        anew = compiled_s + found.seconds
-        cap = max(settings.patience_extended_s, found.seconds)
-        found = Patience(min(anew, cap), "compiler")
+    excused_s = _begun(memory, engine) - engine.silent_since
+    if excused_s > 0:
+        thrashed_s = max((memory.thrashed_t or 0.0) - engine.silent_since, 0.0)
+        anew = excused_s + found.seconds
+        # compilers excuse up to a limit; thrashing has none, it is the host's and no silence of the server's
+        cap = max(settings.patience_extended_s, thrashed_s + found.seconds)
+        found = Patience(min(anew, cap), "memory_pressure" if thrashed_s == excused_s else "compiler")
     return found
 
 

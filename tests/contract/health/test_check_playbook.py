@@ -36,7 +36,7 @@ def moving(n):
     return Say(vllm_page(num_requests_running=2.0, generation_tokens_total=50.0 + n))
 
 
-def adhoc(module, args, *more):
+def adhoc(module, args, *more, **env):
     done = ansible(
         "adhoc",
         "-m",
@@ -53,14 +53,16 @@ def adhoc(module, args, *more):
         *more,
         ANSIBLE_LOAD_CALLBACK_PLUGINS="1",
         ANSIBLE_STDOUT_CALLBACK="ansible.builtin.minimal",
+        **env,
     )
     return done, json.loads(done.stdout[done.stdout.rindex("=> {") + 3 : done.stdout.rindex("}") + 1])
 
 
+@pytest.mark.parametrize("pipelining", ["false", "true"])  # `./dev shell` sets it, as most sites do
 @pytest.mark.parametrize("module", ["llm_health", "gb10.serving.llm_health"])
-def test_ad_hoc_by_short_name_and_fqcn_also_in_check_mode(module):
+def test_ad_hoc_by_short_name_and_fqcn_also_in_check_mode(module, pipelining):
     with serving(vllm(moving)) as server:
-        done, said = adhoc(module, f"url={server.url} wait=0.2", "--check")
+        done, said = adhoc(module, f"url={server.url} wait=0.2", "--check", ANSIBLE_PIPELINING=pipelining)
         assert (done.returncode, said["changed"], said["servers"][0]["state"]) == (0, False, "busy")
         assert server.posts == []
 

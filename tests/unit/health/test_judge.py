@@ -137,6 +137,11 @@ CASES = [
         "busy",
     ),
     (
+        "a fatal Xid behind one that a restart cures",
+        [at(0, page(**W), host=Host(kernel_faults=("Xid 31, Xid 79",)))],
+        "host_fault",
+    ),
+    (
         "a fatal Xid in the kernel's own words",
         [at(0, page(**W), host=Host(kernel_faults=("NVRM: Xid (PCI:000f:01:00): 79, pid='<unknown>'",)))],
         "host_fault",

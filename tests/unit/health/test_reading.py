@@ -84,7 +84,9 @@ def test_a_brace_or_a_quote_in_a_label_ends_nothing(label, name):
 
 
 def test_numbers_that_no_server_counts_are_unknown():
-    pages = "".join(f'vllm:num_requests_running{{engine="{n}"}} 1e308\nvllm:prompt_tokens_total 1\n' for n in (0, 1))
+    pages = "".join(
+        f'vllm:num_requests_running{{engine="{n}"}} 1e308\nvllm:prompt_tokens_total{{engine="{n}"}} 1\n' for n in (0, 1)
+    )
     assert parse(pages).reading.engines["0"].running is None
 
 
@@ -159,6 +161,22 @@ def test_aborts_and_errors_are_not_finished_requests():
     )
     engine = parse(text + "vllm:num_requests_running 0\n").reading.engines["0"]
     assert (engine.finished, engine.aborted) == (3, 2)
+
+
+def sglang(tokens, *ranks):
+    own = "".join(
+        f'sglang:{name}{{dp_rank="{rank}",tp_rank="0"}} {value}\n'
+        for rank in ranks
+        for name, value in (("num_running_reqs", 1), ("num_queue_reqs", 0), ("realtime_tokens_total", 50))
+    )
+    return parse(own + f'sglang:generation_tokens_total{{model_name="m"}} {tokens}\n').reading.engines
+
+
+def test_the_tokens_of_all_ranks_are_no_sign_of_the_first():
+    """SGLang's schedulers name their rank; its front end counts the tokens of all ranks in one series without it."""
+    assert {label: engine.generation_tokens for label, engine in sglang(900, 0, 1).items()} == {"0": None, "1": None}
+    assert {label: engine.generation_tokens for label, engine in sglang(900, 1).items()} == {"1": 900}
+    assert {label: engine.running for label, engine in sglang(900, 1).items()} == {"1": 1}
 
 
 def test_the_description_of_servers_knows_every_engine():

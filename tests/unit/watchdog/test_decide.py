@@ -181,6 +181,12 @@ def test_down_but_wanted_needs_no_port_to_be_asked():
     assert actions(frozen(60, **down), Settings(lifecycle="on_demand")) == []
 
 
+def test_down_but_wanted_is_started_though_its_address_went_with_it():
+    down = {"metrics": "connect timeout", "service": Service("inactive", None, True)}
+    assert actions([seen(0), *frozen(60, start=20, **down)]) == [(40.0, "start")]
+    assert actions([seen(0), *frozen(900, start=20, metrics="connect timeout")]) == []
+
+
 def test_its_manager_starting_it_anew_begins_a_new_grace():
     anew = {"metrics": "refused", "service": Service("activating", None, True)}
     found = walk([seen(0), *frozen(900, start=20, **anew)])

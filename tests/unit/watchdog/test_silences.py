@@ -38,6 +38,17 @@ def test_a_gap_between_our_own_runs_is_no_pause_of_the_server():
     assert restarts(looks) == [1180.0]
 
 
+@pytest.mark.parametrize("read_until", [0, 100])
+def test_a_gap_before_looks_that_read_no_page_voids_too(read_until):
+    """The first page after it begins the silence, and counts as the first of five readings."""
+    looks = [seen(t) for t in range(0, read_until + 1, 20)]
+    looks += [seen(t, metrics="http 401") for t in range(400, 1000, 20)]
+    assert restarts([*looks, *(seen(t) for t in range(1000, 1800, 20))]) == [1600.0]
+    with_heartbeat = [seen(t, engine={"heartbeat": 7.0}) for t in range(1000, 1800, 60)]
+    looks = [seen(0, engine={"heartbeat": 7.0}), *looks[1:]]
+    assert restarts([*looks, *with_heartbeat]) == [1240.0]
+
+
 def test_a_step_of_eighty_seconds_lengthens_the_patience_by_heartbeat():
     looks = [beats(t, t // 80) for t in range(0, 1601, 20)]
     looks += [beats(t, 20) for t in range(1620, 1881, 20)]  # one step of 280 s
@@ -120,6 +131,15 @@ def test_one_look_that_is_not_still_begins_the_stillness_anew(odd, restart):
     assert restarts(looks)[0] == restart
 
 
+def test_one_that_was_put_to_sleep_burns_no_cpu_and_is_left_alone():
+    looks = [seen(t, engine={"sleeping": True}, host=Host(cpu_seconds=100.0)) for t in range(0, 101, 20)]
+    looks += [still(t, 100.0) for t in range(120, 3000, 20)]
+    assert restarts(looks) == []
+    # another process than the one that slept
+    anew = [replace(look, service=Service("active", 110.0, True)) if look.t > 100 else look for look in looks]
+    assert restarts(anew, Settings(start_ceiling_s=300.0)) == [1020.0]
+
+
 def test_a_rank_that_burns_cpu_is_no_still_server():
     from ansible_collections.gb10.serving.plugins.module_utils._health.observation import Rank
 
@@ -192,6 +212,33 @@ def test_after_a_compiler_the_witnesses_and_a_stall_count_from_its_last_sighting
 def test_a_host_is_short_of_memory_above_its_share(pressure):
     looks = [seen(t, host=Host(memory_pressure=pressure)) for t in range(0, 700, 20)]
     assert restarts(looks) == ([600.0] if pressure <= 0.10 else [])
+
+
+@pytest.mark.parametrize(("heartbeat", "restart"), [(None, 1600.0), (7.0, 1180.0)])
+def test_a_host_that_thrashed_proves_nothing_of_the_time_before(heartbeat, restart):
+    """PSI falls before the server has its memory back: it gets the patience that any server gets."""
+    looks = [
+        seen(t, engine={"heartbeat": heartbeat}, host=Host(memory_pressure=0.4 if t <= 1000 else 0.02))
+        for t in range(0, 1800, 20)
+    ]
+    assert restarts(looks)[0] == restart
+    assert restarts([look if look.t <= 1040 else seen(look.t, moved=look.t) for look in looks]) == []
+
+
+def test_thrashing_longer_than_a_compiler_may_take_proves_nothing_either():
+    looks = [seen(t, host=Host(memory_pressure=0.4 if t <= 3000 else 0.0)) for t in range(0, 4000, 20)]
+    assert restarts(looks) == [3600.0]
+
+
+def test_a_compiler_on_another_rank_excuses_a_server_that_does_not_answer():
+    from ansible_collections.gb10.serving.plugins.module_utils._health.observation import Rank
+
+    looks = [healthy(t) for t in range(0, 101, 20)]
+    looks += [
+        replace(still(t, 100.0), ranks=(Rank("spark2", True, compilers=("cicc",) if t <= 600 else ()),))
+        for t in range(120, 1400, 20)
+    ]
+    assert restarts(looks) == [1220.0]
 
 
 def test_who_else_started_the_service_was_first_though_the_page_shows_the_same_start():
