@@ -40,7 +40,8 @@ class Memory:
     Invariants: `acts` and `pauses` are in order of time; `latched` stays until a person clears it;
     `longest_step_s` is the longest step that had no excuse, `longest_shown_s` the longest on the page so far;
     `identity` is what the engine runs (its arguments and program files, as a digest): what was learned of another is not
-    kept; `compiled_t` and `thrashed_t` are when a compiler, or a host short of memory, was seen last; `never_ready_since` is the start that was counted last; `short_since` is when a start was first put off for want
+    kept; `compiled_t` and `thrashed_t` are when a compiler, or a host short of memory, was seen last;
+    `never_ready_since` is the start that was counted last; `short_since` is when a start was first put off for want
     of memory; `stopped_since` is when both independent witnesses began to say "stopped" without a break;
     `unresponsive_since` is since when no look at a server that does not answer has shown CPU time; `excused` are the
     engines whose pause has an excuse.
