@@ -25,7 +25,7 @@ from .errors import ConfigError
 from .gate import Gate
 from .groups import Capped, Kind, Routing, asked_about, capped_among, find_bypasses, make_routing, read_fallbacks
 from .journal import Journal, Unchecked
-from .metrics import Bypass, GateMetrics
+from .metrics import Bypass, GateMetrics, NoMetrics
 from .outcome import Checked, Outcome
 from .verdict import Blame, Cause, Fault, Question
 
@@ -126,7 +126,7 @@ class HookCore:
     def metrics(self) -> GateMetrics:
         """The counters; under the default prefix while no configuration says another."""
         if self._metrics is None:
-            self._metrics = GateMetrics.of("usage_gate")
+            self._metrics = _counters("usage_gate")
         return self._metrics
 
     # -- life ----------------------------------------------------------------------------------------------------
@@ -185,21 +185,21 @@ class HookCore:
         stamp = self._stat()
         try:
             config = load_config(self._path)
+            metrics = self._metrics if config == self._config else _counters(config.metrics_prefix)
+            # Made here: it reads the token and the authorities once more, and those may have gone meanwhile.
+            gate = None if config == self._config else Gate(config, metrics)
         except ConfigError as error:
             self._complain("; ".join(error.problems))
-            self._stamp = stamp
             return None
         except Exception as error:  # a fault of ours must not take the gate away
             self._complain(f"{self._path}: {type(error).__name__} while reading it")
             return None
-        self._stamp, self._complaint = stamp, None
-        metrics = GateMetrics.of(config.metrics_prefix)
-        metrics.config(True)
-        replaced, known = self._gate, self._config
-        self._metrics = metrics
-        if config == known:
+        self._stamp, self._complaint, self._metrics = stamp, None, metrics
+        self.metrics.config(True)
+        if gate is None:
             return None
-        self._gate, self._config = Gate(config, metrics), config
+        replaced = self._gate
+        self._gate, self._config = gate, config
         self._capped = Capped(config.capped_models)
         self._journal = Journal(self._folder, keep_newest=config.request.unchecked_path is None)
         self._said.clear()
@@ -218,8 +218,8 @@ class HookCore:
             self._complaint = sentence
 
     async def _reload(self) -> None:
-        stamp = self._stat()
-        if stamp == self._stamp and (stamp is not None or self._complaint is not None):
+        # What is wrong may lie beside the file, such as a token that is not there yet: then the file itself never changes.
+        if self._stat() == self._stamp and self._complaint is None:
             return
         before = self._gate
         replaced = self._load()
@@ -407,6 +407,17 @@ class HookCore:
             LOG.error("usage gate: the API refused (%d) to take unchecked request %s; it is dropped", status, entry.id)
             return False
         return True
+
+
+def _counters(prefix: str) -> GateMetrics:
+    """The counters, or none where they cannot be made: no prometheus_client, no folder for several workers' files."""
+    try:
+        return GateMetrics.of(prefix)
+    except Exception as error:  # uncounted is better than unchecked, and than a proxy that does not start
+        missing = isinstance(error, NameError)
+        reason = "this Python has no prometheus_client" if missing else f"{type(error).__name__}: {error}"
+        LOG.error("usage gate: it checks, but COUNTS NOTHING: %s", reason)
+        return NoMetrics()
 
 
 def _consequence(kind: Kind) -> str:

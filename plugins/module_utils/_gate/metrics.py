@@ -129,3 +129,31 @@ class GateMetrics:
             self._journal_lost.inc(lost)
         if reported:
             self._reported.inc(reported)
+
+
+class NoMetrics(GateMetrics):
+    """Counts nothing, where no counters can be made."""
+
+    def __init__(self) -> None:
+        pass
+
+    def checked(self, checked: Checked) -> None:
+        pass
+
+    def pool(self, pool: Pool) -> None:
+        pass
+
+    def ejected(self, url: str) -> None:
+        pass
+
+    def health(self, active: bool, source_age_s: float) -> None:
+        pass
+
+    def config(self, good: bool) -> None:
+        pass
+
+    def bypass(self, kind: str) -> None:
+        pass
+
+    def journal(self, pending: int, lost: int = 0, reported: int = 0) -> None:
+        pass

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,16 @@ except ImportError as _error:
     _LOG.error("usage gate: NOT ACTIVE, nothing is checked: %s; run the role usage_gate again", _error)
     hook = passthrough = releases = retry_after = None  # type: ignore[assignment]
 
+
+def _release() -> str:
+    try:
+        return version("litellm")
+    except PackageNotFoundError:  # run from its sources
+        return "unknown"
+
+
 # The one thing that stops the proxy: running on would hand out every key.
-_REASON = releases and releases.compromised(version("litellm"), [Path(litellm.__file__).parents[1]])
+_REASON = releases and releases.compromised(_release(), [Path(litellm.__file__).parents[1]])
 if _REASON:
     raise RuntimeError(_REASON)
 
@@ -68,11 +76,17 @@ class UsageGate(CustomLogger):
 
     def __init__(self) -> None:
         super().__init__()
-        self.core = hook and hook.HookCore(hook.find_config(HERE), _live)
-        if self.core:
+        self.core = None
+        if not hook:
+            return
+        try:
+            self.core = hook.HookCore(hook.find_config(HERE), _live)
             self.core.start()
             retry_after.wrap(_app())
             passthrough.guard(litellm.Router, _live().router, self._before_passthrough)
+        except Exception:  # what LiteLLM meets here keeps it from starting
+            left = "some routes are NOT CHECKED" if self.core else "NOT ACTIVE, nothing is checked"
+            _LOG.exception("usage gate: %s; please report this", left)
 
     async def async_pre_call_hook(
         self, user_api_key_dict: Any, cache: Any, data: dict[str, Any], call_type: str

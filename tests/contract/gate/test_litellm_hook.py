@@ -419,5 +419,19 @@ def test_a_compromised_release_stops_the_proxy_and_nothing_else_does(backend, ve
         proxy.stop()
 
 
+def test_a_fault_of_ours_at_the_start_leaves_the_proxy_serving(backend, verdicts, tmp_path):
+    hook = tmp_path / "hook.py"
+    source = (Proxy.__init__.__globals__["COLLECTION"] / "roles/usage_gate/files/usage_gate.py").read_text()
+    hook.write_text(source.replace("hook.HookCore(", "hook.NoSuchCore("))
+    gate = {"endpoints": {"static": verdicts.urls}, "capped_models": ["glm5.2"]}
+    proxy = Proxy(tmp_path / "p", litellm_config(backend), gate, free_port(), hook=hook)
+    try:
+        proxy.wait_ready()
+        assert proxy.chat("glm5.2", "sk-denied").status_code == 200
+        assert "usage gate: NOT ACTIVE, nothing is checked; please report this" in proxy.text()
+    finally:
+        proxy.stop()
+
+
 def test_the_proxy_under_test_is_a_real_one():
     assert litellm_python().exists()

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How the hook takes over its configuration: what lies beside it may come later, go, or fail, and requests go on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+pytest.importorskip("prometheus_client")
+from ansible_collections.gb10.serving.plugins.module_utils._gate import hook
+from ansible_collections.gb10.serving.plugins.module_utils._gate.errors import ConfigError
+from ansible_collections.gb10.serving.plugins.module_utils._gate.metrics import NoMetrics
+
+
+@pytest.fixture
+def token(tmp_path):
+    return tmp_path / "token"
+
+
+@pytest.fixture
+def gate_file(tmp_path, token):
+    path = tmp_path / "usage-gate.yml"
+    path.write_text(
+        f"endpoints: {{static: [http://127.0.0.1:9]}}\ncapped_models: [glm]\nrequest: {{token_file: {token}}}\n"
+    )
+    return path
+
+
+def core_of(gate_file, tmp_path):
+    return hook.HookCore(gate_file, hook.Live, tmp_path / "state")
+
+
+def reloaded(core):
+    """What a tick of its background work makes of its configuration: the models that are capped."""
+
+    async def tick():
+        await core._reload()
+        await asyncio.sleep(0)
+        if core._gate is not None:
+            await core._gate.stop()
+        return core._config.capped_models if core._config is not None else None
+
+    return asyncio.run(tick())
+
+
+def test_a_token_that_comes_after_the_start_is_found_though_the_file_itself_did_not_change(gate_file, token, tmp_path):
+    core = core_of(gate_file, tmp_path)
+    assert reloaded(core) is None
+    token.write_text("one\n")
+    assert list(reloaded(core)) == ["glm"]
+
+
+def test_what_goes_between_the_check_and_its_use_leaves_the_last_good_gate_at_work(
+    gate_file, token, tmp_path, monkeypatch, caplog
+):
+    token.write_text("one\n")
+    core = core_of(gate_file, tmp_path)
+    gate = core._gate
+    gate_file.write_text(gate_file.read_text().replace("[glm]", "[glm, qwen]"))
+
+    def gone(config, metrics):
+        raise ConfigError([f"request.token_file: cannot read {token}: No such file or directory"])
+
+    with monkeypatch.context() as patched, caplog.at_level(logging.ERROR):
+        patched.setattr(hook, "Gate", gone)
+        assert list(reloaded(core)) == ["glm"]
+    assert core._gate is gate
+    assert "cannot read" in caplog.text and "the last good configuration stays in use" in caplog.text
+    assert list(reloaded(core)) == ["glm", "qwen"], "it is tried again"
+
+
+def test_what_is_wrong_is_said_once_however_often_it_is_tried(gate_file, tmp_path, caplog):
+    core = core_of(gate_file, tmp_path)
+    for dummy in range(3):
+        reloaded(core)
+    assert len([one for one in caplog.records if "token_file" in one.getMessage()]) == 1
+
+
+@pytest.mark.parametrize(
+    "error", [NameError("name 'Counter' is not defined"), PermissionError(13, "Permission denied")]
+)
+def test_where_no_counters_can_be_made_it_checks_all_the_same(gate_file, token, tmp_path, monkeypatch, caplog, error):
+    token.write_text("one\n")
+
+    def none(prefix):
+        raise error
+
+    monkeypatch.setattr(hook.GateMetrics, "of", none)
+    core = core_of(gate_file, tmp_path)
+    assert core._gate is not None
+    assert isinstance(core.metrics, NoMetrics)
+    assert "COUNTS NOTHING" in caplog.text
+
+
+def test_what_counts_nothing_takes_all_that_counters_take():
+    """Each public method of the counters is overridden: one that is not would fail at its first use."""
+    methods = {name for name, what in vars(hook.GateMetrics).items() if callable(what) and not name.startswith("_")}
+    assert methods - {"of"} <= set(vars(NoMetrics))
