@@ -149,7 +149,9 @@ def test_a_job_that_is_over_holds_nothing_though_nobody_has_waited_for_it(env):
     process = subprocess.Popen([*COMMAND, "run", "--name", "job", "--", "sleep", "60"], env=env)
     until(lambda: held(env) == ["job"])
     process.kill()
-    until(lambda: held(env) == [])  # a zombie until it is waited for
+    until(lambda: held(env) == [])
+    state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    assert state == "Z", "it is there until it is waited for, and the lease went before"
     process.wait(timeout=10)
 
 

@@ -406,12 +406,18 @@ def test_without_any_configuration_it_starts_serves_counts_and_says_so(backend, 
         proxy.stop()
 
 
-def test_a_compromised_release_stops_the_proxy_and_nothing_else_does(backend, verdicts, tmp_path):
-    hook = tmp_path / "hook.py"
+def with_hook(backend, verdicts, tmp_path, was, now):
+    """A proxy whose hook file says `now` where ours says `was`."""
     source = (Proxy.__init__.__globals__["COLLECTION"] / "roles/usage_gate/files/usage_gate.py").read_text()
-    hook.write_text(source.replace('version("litellm")', '"1.107.0"'))
+    assert was in source
+    hook = tmp_path / "hook.py"
+    hook.write_text(source.replace(was, now))
     gate = {"endpoints": {"static": verdicts.urls}, "capped_models": ["glm5.2"]}
-    proxy = Proxy(tmp_path / "p", litellm_config(backend), gate, free_port(), hook=hook)
+    return Proxy(tmp_path / "p", litellm_config(backend), gate, free_port(), hook=hook)
+
+
+def test_a_compromised_release_stops_the_proxy_and_nothing_else_does(backend, verdicts, tmp_path):
+    proxy = with_hook(backend, verdicts, tmp_path, 'version("litellm")', '"1.107.0"')
     try:
         assert proxy.process.wait(60) != 0
         assert "LiteLLM 1.107.0 is a compromised release" in proxy.text()
@@ -420,11 +426,7 @@ def test_a_compromised_release_stops_the_proxy_and_nothing_else_does(backend, ve
 
 
 def test_a_fault_of_ours_at_the_start_leaves_the_proxy_serving(backend, verdicts, tmp_path):
-    hook = tmp_path / "hook.py"
-    source = (Proxy.__init__.__globals__["COLLECTION"] / "roles/usage_gate/files/usage_gate.py").read_text()
-    hook.write_text(source.replace("hook.HookCore(", "hook.NoSuchCore("))
-    gate = {"endpoints": {"static": verdicts.urls}, "capped_models": ["glm5.2"]}
-    proxy = Proxy(tmp_path / "p", litellm_config(backend), gate, free_port(), hook=hook)
+    proxy = with_hook(backend, verdicts, tmp_path, "hook.HookCore(", "hook.NoSuchCore(")
     try:
         proxy.wait_ready()
         assert proxy.chat("glm5.2", "sk-denied").status_code == 200
