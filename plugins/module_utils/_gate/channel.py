@@ -137,6 +137,8 @@ class Channels:
         for name, value in (more_headers or {}).items():
             request += f"{name}: {value}\r\n".encode()
         request += b"\r\n" + body
+        if not target.host:
+            return Fault(Cause.UNREACHABLE, Blame.CONNECTION, "its name could not be resolved")
         line = self._lines.setdefault(endpoint.url, _Line())
         kept = line.take(monotonic())
         if kept is not None:
@@ -188,7 +190,8 @@ class Channels:
             return target
         parts = urlsplit(endpoint.url)
         host, port = parts.hostname or "", parts.port or 80
-        name = endpoint.server_name or host  # found under that name: speak to it by it
+        # Found under that name: speak to it by it. No certificate has the dot that may end a name.
+        name = (endpoint.server_name or host).rstrip(".")
         shown = f"[{name}]" if ":" in name else name
         head = f"POST {parts.path}{path} HTTP/1.1\r\nHost: {shown}:{port}\r\n"
         head += "Content-Type: application/json\r\n"
@@ -196,7 +199,7 @@ class Channels:
             head += "Accept: application/json\r\n"
         head += "".join(f"{key}: {value}\r\n" for key, value in self._request.headers)
         target = _Target(
-            host=endpoint.address or host,
+            host=host if endpoint.address is None else endpoint.address,
             port=port,
             tls_name=name if parts.scheme == "https" else None,
             head=head.encode(),

@@ -16,7 +16,8 @@ class Endpoint:
 
     url: ``scheme://host:port[/base]``, no slash at the end. Also the value of the ``endpoint`` label.
     server_name: the name for TLS and the Host header when ``url`` holds a bare address found under that name.
-    address: where to connect when ``url`` holds a name: resolved in the background, never in the request path.
+    address: where to connect when ``url`` holds a name: resolved in the background, never in the request path; empty
+    while it could not be.
     """
 
     url: str

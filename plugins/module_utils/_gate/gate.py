@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from .ask import Asked, Asker
@@ -33,6 +33,8 @@ LOG = logging.getLogger("gb10.usage_gate")
 
 #: Seconds between two updates of the gauges.
 HOUSEKEEPING_S = 1.0
+#: Seconds before background work that failed is begun again.
+AGAIN_S = 10.0
 
 
 def make_source(config: GateConfig) -> EndpointSource:
@@ -74,7 +76,7 @@ class Gate:
     def start(self) -> None:
         """Begin to follow the source, to probe and to watch the loop."""
         self._heard_at_s = asyncio.get_running_loop().time()
-        for work in (self._source.run(self), self.asker.run_probes(), self._lag.run(), self._keep_house()):
+        for work in (lambda: self._source.run(self), self.asker.run_probes, self._lag.run, self._keep_house):
             self._tasks.append(asyncio.get_running_loop().create_task(self._forever(work)))
 
     async def stop(self) -> None:
@@ -103,13 +105,13 @@ class Gate:
         except TimeoutError:
             pass
 
-    async def _forever(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except asyncio.CancelledError:
-            raise
-        except Exception:  # background work that ends must be seen; the gate itself goes on without it
-            LOG.exception("usage gate: background work ended; restart the proxy and report this")
+    async def _forever(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            try:
+                await work()
+            except Exception:  # a list that is never read again, or a probe never sent, would show only in an outage
+                LOG.exception("usage gate: background work failed and is begun again; please report this")
+            await asyncio.sleep(AGAIN_S)
 
     async def _keep_house(self) -> None:
         while True:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -75,20 +76,20 @@ class Slices:
         if port is None or address_type not in ("IPv4", "IPv6"):
             return []
         found = []
-        for entry in item.get("endpoints") or []:
-            addresses = entry.get("addresses") or []
-            if not addresses:
+        for entry in mappings(item.get("endpoints")):
+            bare = _address(entry.get("addresses"), address_type)
+            if bare is None:
                 continue
-            bare = f"[{addresses[0]}]" if address_type == "IPv6" else addresses[0]
             endpoint = Endpoint(f"{self._scheme}://{bare}:{port}", server_name=self._server_name)
-            pod = (entry.get("targetRef") or {}).get("uid")
-            found.append(_Candidate(_rank(entry.get("conditions") or {}), address_type, endpoint, pod))
+            pod = mapping(entry.get("targetRef")).get("uid")
+            rank = _rank(mapping(entry.get("conditions")))
+            found.append(_Candidate(rank, address_type, endpoint, pod if isinstance(pod, str) else None))
         return found
 
     def _port_of(self, item: dict[str, Any]) -> int | None:
-        for port in item.get("ports") or []:
+        for port in mappings(item.get("ports")):
             number = port.get("port")
-            if not isinstance(number, int) or port.get("protocol") not in (None, "TCP"):
+            if type(number) is not int or not 1 <= number <= 65_535 or port.get("protocol") not in (None, "TCP"):
                 continue
             if self._port in (port.get("name") or "", str(number)):
                 return number
@@ -106,4 +107,28 @@ def _rank(conditions: dict[str, Any]) -> Rank:
 
 
 def _name(item: dict[str, Any]) -> str:
-    return str((item.get("metadata") or {}).get("name"))
+    return str(mapping(item.get("metadata")).get("name"))
+
+
+def _address(addresses: Any, address_type: str) -> str | None:
+    """The first of an endpoint's addresses, which stand for the same pod, as a URL holds it."""
+    first = addresses[0] if isinstance(addresses, list) and addresses else None
+    if not isinstance(first, str):
+        return None
+    try:
+        return f"[{ipaddress.IPv6Address(first)}]" if address_type == "IPv6" else str(ipaddress.IPv4Address(first))
+    except ValueError:
+        return None
+
+
+# What is malformed is passed over: one slice that nobody understands must not take the others away.
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """The mapping that should be there."""
+    return value if isinstance(value, dict) else {}
+
+
+def mappings(value: Any) -> list[dict[str, Any]]:
+    """The list of mappings that should be there."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

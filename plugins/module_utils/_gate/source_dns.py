@@ -48,6 +48,8 @@ async def lookup_addresses(host: str, port: int) -> list[str]:
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except TimeoutError:
         raise OSError(0, "the DNS lookup hangs") from None
+    except UnicodeError:  # what an SRV record names may be anything
+        raise OSError(0, "is no host name") from None
     return list(dict.fromkeys(str(address[0]) for dummy1, dummy2, dummy3, dummy4, address in found))
 
 
@@ -129,28 +131,51 @@ class DnsSource:
         self._config = config
         self._addresses = addresses
         self._services = services
+        self._known: dict[str, list[str]] = {}  # host -> its last addresses
 
     async def run(self, listener: Listener) -> None:
+        told: list[Endpoint] = []
         while True:
             try:
-                listener.publish(await self._read())
+                endpoints, problem = await self._read()
             except (OSError, SourceError) as error:
-                reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-                listener.failed(f"endpoints.dns {self._config.name}: {reason}")
+                problem = _reason(error)
+            else:
+                if problem is None or endpoints != told:
+                    listener.publish(endpoints)
+                    told = endpoints
+            if problem is not None:
+                listener.failed(f"endpoints.dns {self._config.name}: {problem}")
             # Spread, so that the workers of a proxy do not ask in step.
             await asyncio.sleep(self._config.refresh_s * random.uniform(0.9, 1.1))
 
-    async def _read(self) -> list[Endpoint]:
+    async def _read(self) -> tuple[list[Endpoint], str | None]:
+        """The endpoints, and what is wrong with some of them; OSError, SourceError when there are none."""
         config = self._config
         if config.port is not None:
             places = [(config.name, config.port)]
         else:
             places = await self._services(config.name)
         endpoints: dict[str, Endpoint] = {}
+        failure: OSError | None = None
+        problem = None
         for host, port in places:
-            name = host.rstrip(".")
-            for address in await self._addresses(name, port):
+            try:
+                self._known[host] = await self._addresses(host, port)
+            except OSError as error:
+                # One of several SRV targets must not take the others away. One that is gone goes, else it stays as it was.
+                failure, problem = error, f"{host}: {_reason(error)}"
+                if error.errno == socket.EAI_NONAME:
+                    self._known.pop(host, None)
+            for address in self._known.get(host, ()):
                 bare = f"[{address}]" if ":" in address else address
-                endpoint = Endpoint(f"{config.scheme}://{bare}:{port}", server_name=name)
+                endpoint = Endpoint(f"{config.scheme}://{bare}:{port}", server_name=host.rstrip("."))
                 endpoints.setdefault(endpoint.url, endpoint)
-        return sorted(endpoints.values(), key=lambda endpoint: endpoint.url)
+        if failure is not None and (len(places) == 1 or not endpoints):
+            raise failure
+        self._known = {host: self._known[host] for host, dummy in places if host in self._known}
+        return sorted(endpoints.values(), key=lambda endpoint: endpoint.url), problem
+
+
+def _reason(error: OSError | SourceError) -> str:
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

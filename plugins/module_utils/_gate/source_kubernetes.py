@@ -20,7 +20,7 @@ from typing import Any
 
 from .config import KubernetesEndpoints
 from .errors import GateError, SourceError
-from .slices import Slices
+from .slices import Slices, mapping, mappings
 from .sources import Listener
 from .token_file import read_token
 
@@ -60,13 +60,15 @@ class KubernetesSource:
         self._slices = Slices(config.port, config.scheme, server_name)
 
     async def run(self, listener: Listener) -> None:
+        loop = asyncio.get_running_loop()
         failures = 0
         while True:
+            began_s = loop.time()
             try:
                 async with self._client() as client:
                     version = await self._list(client, listener)
-                    failures = 0
                     await self._follow(client, version, listener)
+                failures = 0
                 continue  # the time to list anew has come
             except _ListAgain as reason:
                 listener.failed(f"{self._where()}: {reason}; listing anew")
@@ -75,6 +77,9 @@ class KubernetesSource:
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 what = str(error) or type(error).__name__
                 listener.failed(f"{self._where()}: the Kubernetes API: {what}")
+            # A LIST that succeeds is no success yet: where WATCH is forbidden, each second would bring another one.
+            if loop.time() - began_s > BACKOFF_S[1] * self._pace:
+                failures = 0
             wait_s = min(BACKOFF_S[0] * 2**failures, BACKOFF_S[1])
             failures = min(failures + 1, 10)
             await asyncio.sleep(wait_s * self._pace * random.uniform(0.5, 1.0))
@@ -134,8 +139,8 @@ class KubernetesSource:
                     response = await client.get(self._url(), params=params, headers=self._headers())
                     _check_status(response.status_code)
                     page = _json(response.content)
-                    items += [item for item in page.get("items") or [] if isinstance(item, dict)]
-                    metadata = page.get("metadata") or {}
+                    items += mappings(page.get("items"))
+                    metadata = mapping(page.get("metadata"))
                     if not metadata.get("continue"):
                         break
                     params = {**self._selector(), "continue": str(metadata["continue"])}
@@ -180,7 +185,7 @@ class KubernetesSource:
         if kind == "ERROR":
             code = item.get("code")
             raise _ListAgain("the history is gone (410)" if code == 410 else f"the watch ended with error {code}")
-        newer = str((item.get("metadata") or {}).get("resourceVersion") or version)
+        newer = str(mapping(item.get("metadata")).get("resourceVersion") or version)
         if kind in ("ADDED", "MODIFIED", "DELETED"):
             self._slices.apply(kind, item)
             listener.publish(self._slices.endpoints())

@@ -9,6 +9,10 @@ import subprocess
 import sys
 
 import pytest
+from ansible_collections.gb10.serving.plugins.module_utils._gate.channel import Channels
+from ansible_collections.gb10.serving.plugins.module_utils._gate.config import Request
+from ansible_collections.gb10.serving.plugins.module_utils._gate.endpoint import Endpoint
+from ansible_collections.gb10.serving.plugins.module_utils._gate.verdict import Question, Verdict
 
 from tests.contract.gate.conftest import LLM_GATE
 from tests.contract.gate.proxy import eventually
@@ -269,6 +273,23 @@ def test_tls_with_a_private_authority(ask, llm_gate, write_config, tmp_path):
         assert (status, result["failed_open"]) == (1, 1), "an authority nobody vouched for is not trusted"
         done = llm_gate("endpoints", "--config", config, "--verify")
         assert "CERTIFICATE_VERIFY_FAILED" in done.stdout or "certificate verify failed" in done.stdout
+
+
+async def test_no_certificate_has_the_dot_that_ends_a_name(tmp_path):
+    trustme = pytest.importorskip("trustme")
+    import ssl
+
+    authority = trustme.CA()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("api.internal").configure_cert(context)
+    bundle = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(bundle))
+    with Api(1, tls=context) as api:
+        channels = Channels(Request(ca_file=str(bundle)), 5)
+        endpoint = Endpoint(f"https://api.internal.:{api[0].port}", address="127.0.0.1")
+        assert await channels.send(endpoint, Question("k", "m"), 5) == Verdict(True)
+        channels.close()
+        assert f"\r\nHost: api.internal:{api[0].port}\r\n" in api[0].heads[0]
 
 
 def test_a_bearer_token_is_sent_and_shown_nowhere(api, llm_gate, write_config, tmp_path):

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import time
 
 import pytest
+from ansible_collections.gb10.serving.plugins.module_utils._gate import gate as gate_module
+from ansible_collections.gb10.serving.plugins.module_utils._gate.channel import Channels
 from ansible_collections.gb10.serving.plugins.module_utils._gate.config import (
     DnsEndpoints,
     KubernetesEndpoints,
+    Request,
     parse_config,
 )
 from ansible_collections.gb10.serving.plugins.module_utils._gate.endpoint import Endpoint
@@ -19,7 +23,8 @@ from ansible_collections.gb10.serving.plugins.module_utils._gate.gate import Gat
 from ansible_collections.gb10.serving.plugins.module_utils._gate.outcome import Outcome
 from ansible_collections.gb10.serving.plugins.module_utils._gate.source_dns import DnsSource, lookup_services
 from ansible_collections.gb10.serving.plugins.module_utils._gate.source_kubernetes import KubernetesSource
-from ansible_collections.gb10.serving.plugins.module_utils._gate.verdict import Cause, Question
+from ansible_collections.gb10.serving.plugins.module_utils._gate.source_static import FixedSource
+from ansible_collections.gb10.serving.plugins.module_utils._gate.verdict import Blame, Cause, Fault, Question
 
 from tests.contract.gate.dns_server import DnsServer
 from tests.contract.gate.kube_api import KubeApi, slice_of
@@ -220,7 +225,11 @@ async def test_pages_are_put_together():
             assert seen.urls == urls(*range(1, 8))
 
 
-@pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"items": [1, null], "metadata": null}', b"{}"])
+@pytest.mark.parametrize(
+    "body",
+    [b"<html>", b"[]", b'{"items": [1, null], "metadata": null}', b"{}", b'{"items": 5}', b'{"items": [{"metadata": "x"}]}',
+     b'{"items": [], "metadata": "x"}'],
+)  # fmt: skip
 async def test_a_list_that_is_none(body):
     async with KubeApi() as api:
         api.list_body = body
@@ -229,6 +238,43 @@ async def test_a_list_that_is_none(body):
             api.list_body = None
             await until(lambda: seen.urls == urls(1, 2), timeout_s=15)
             assert all(found in ([], urls(1, 2)) for found in seen.lists), "nothing was made up from it"
+
+
+async def test_where_watching_is_forbidden_it_lists_more_and_more_rarely():
+    """Seen: a service account without "watch" listed everything, and read its authorities anew, each second."""
+    async with KubeApi() as api:
+        api.watch_status = 403
+        config = KubernetesEndpoints("platform", "platform-api", "http", "http", api.url, None, None)
+        async with following(KubernetesSource(config, pace=0.1)) as seen:
+            await until(lambda: api.lists >= 3)
+            began = time.monotonic()
+            await until(lambda: api.lists >= 6)
+            assert time.monotonic() - began > 0.1 * 0.5 * (4 + 8 + 16), "waits of half of that at least"
+            assert seen.urls == urls(1, 2)
+            api.items = [slice_of("a", "10.0.0.3")]
+            await until(lambda: seen.urls == urls(3))
+
+
+async def test_background_work_that_fails_is_begun_again(monkeypatch, caplog):
+    class Broken:
+        runs = 0
+
+        async def run(self, listener):
+            self.runs += 1
+            if self.runs == 1:
+                raise ZeroDivisionError("of our own")
+            listener.publish(ONE_LIST)
+            await asyncio.sleep(60)
+
+    monkeypatch.setattr(gate_module, "AGAIN_S", 0.05)
+    config = parse_config({"endpoints": {"dns": {"name": "x", "port": 1}}, "capped_models": ["m"]}, "test")
+    gate = Gate(config, source=Broken())
+    gate.start()
+    try:
+        assert await gate.first_list(5)
+        assert "background work failed" in caplog.text
+    finally:
+        await gate.stop()
 
 
 async def test_outside_a_cluster_it_says_what_to_set(monkeypatch):
@@ -388,6 +434,99 @@ async def test_srv_records_carry_hosts_and_ports():
         async with following(source) as seen:
             await until(lambda: seen.lists)
             assert seen.urls == ["http://10.0.0.1:8080", "http://10.0.0.2:8081"]
+
+
+async def test_one_srv_target_that_cannot_be_resolved_does_not_take_the_others_away():
+    gone, failing = OSError(socket.EAI_NONAME, "no such name"), OSError(socket.EAI_AGAIN, "try again")
+    hosts: dict = {"a": ["10.0.0.1"], "b": ["10.0.0.2"], "c": gone}
+
+    async def addresses(host, port):
+        if isinstance(hosts[host], Exception):
+            raise hosts[host]
+        return hosts[host]
+
+    async def services(name):
+        return [(host, 8080) for host in hosts]
+
+    async with following(DnsSource(DnsEndpoints("_x._tcp.y", None, 0.02, "http"), addresses, services)) as seen:
+        await until(lambda: len(seen.complaints) > 3)
+        assert seen.lists == [urls(1, 2)], "told once, so that the log does not say each time that the source is back"
+        assert set(seen.complaints) == {"endpoints.dns _x._tcp.y: c: no such name"}
+        hosts.update(b=failing, c=["10.0.0.3"])
+        await until(lambda: seen.urls == urls(1, 2, 3))  # b stays as it was known
+        hosts["b"] = gone
+        await until(lambda: seen.urls == urls(1, 3))
+        hosts.update(a=failing, c=failing)
+        count = len(seen.complaints)
+        await until(lambda: len(seen.complaints) > count + 3)
+        assert seen.urls == urls(1, 3)
+
+
+async def test_an_srv_target_that_is_no_host_name_does_not_end_the_source():
+    async def services(name):
+        return [("a..b", 8080), ("127.0.0.1", 8081)]
+
+    async with following(DnsSource(DnsEndpoints("_x._tcp.y", None, 0.02, "http"), services=services)) as seen:
+        await until(lambda: seen.lists and seen.complaints)
+        assert seen.urls == ["http://127.0.0.1:8081"]
+        assert seen.complaints[0] == "endpoints.dns _x._tcp.y: a..b: is no host name"
+
+
+async def test_a_name_that_ends_with_a_dot_is_looked_up_as_it_is():
+    asked = []
+
+    async def addresses(host, port):
+        asked.append(host)
+        return ["10.0.0.1"]
+
+    async with following(DnsSource(DnsEndpoints("api.internal.", 8080, 5, "http"), addresses=addresses)) as seen:
+        await until(lambda: seen.lists)
+        assert asked == ["api.internal."], "without the dot the search list would come first"
+
+
+# -- names written down ------------------------------------------------------------------------------------------
+
+
+async def test_names_written_down_are_resolved_before_anybody_is_asked(monkeypatch):
+    monkeypatch.setattr(FixedSource, "AGAIN_S", 0.02)
+    answers: dict = {"good": ["10.0.0.1"], "bad": OSError(-3, "try again"), "hangs": asyncio.Event()}
+
+    async def lookup(host, port):
+        answer = answers[host]
+        if isinstance(answer, asyncio.Event):
+            await answer.wait()
+        if isinstance(answer, Exception):
+            raise answer
+        return ["10.0.0.3"] if isinstance(answer, asyncio.Event) else answer
+
+    endpoints = tuple(Endpoint(f"http://{host}:1") for host in ("10.0.0.9", "good", "bad", "hangs"))
+    seen = Listener()
+    seen.publish = seen.lists.append
+    task = asyncio.ensure_future(FixedSource(endpoints, lookup).run(seen))
+    try:
+        await until(lambda: len(seen.lists) == 3)
+        assert [one.address for one in seen.lists[0]] == [None], "an address needs no lookup"
+        assert [one.address for one in seen.lists[2]] == [None, "10.0.0.1", ""], "a name that hangs holds nobody up"
+        answers["hangs"].set()
+        await until(lambda: len(seen.complaints) > 3)
+        assert set(seen.complaints) == {"bad: try again"}
+        assert len(seen.lists) == 4, "a name that stays bad is not back each time"
+        answers["bad"] = ["10.0.0.2"]
+        await until(lambda: seen.beats)
+        assert [one.address for one in seen.lists[-1]] == [None, "10.0.0.1", "10.0.0.2", "10.0.0.3"]
+        answers["bad"] = OSError(-3, "try again")
+        await until(lambda: seen.complaints[-1] == "bad: try again")
+        assert len(seen.lists) == 5, "its last address stays"
+    finally:
+        task.cancel()
+
+
+async def test_a_name_that_cannot_be_resolved_is_not_looked_up_for_a_question(monkeypatch):
+    """With DNS gone, each question would hold a thread of the proxy's for as long as the system's resolver waits."""
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", None)
+    channels = Channels(Request(), 0.25)
+    fault = await channels.send(Endpoint("http://api.internal:1", address=""), Question("k", "m"), 0.5)
+    assert fault == Fault(Cause.UNREACHABLE, Blame.CONNECTION, "its name could not be resolved")
 
 
 async def test_many_srv_records_come_over_tcp():

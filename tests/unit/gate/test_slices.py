@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from ansible_collections.gb10.serving.plugins.module_utils._gate.slices import Slices
 
 from tests.contract.gate.kube_api import slice_of
@@ -58,12 +59,42 @@ def test_the_port_is_found_by_name_or_number():
     assert endpoints(item, port="grpc") == []
 
 
-def test_malformed_slices_are_passed_over():
-    for item in (
-        {},
-        {"metadata": None},
-        {"addressType": "FQDN", "ports": [{"port": 1, "name": "http"}], "endpoints": [{"addresses": ["x"]}]},
-        {"addressType": "IPv4", "ports": None, "endpoints": None},
-        {"addressType": "IPv4", "ports": [{"name": "http", "port": 1}], "endpoints": [{}]},
-    ):
-        assert endpoints(item) == []
+def malformed(**parts):
+    """A slice of one endpoint, these parts of it replaced."""
+    return {**slice_of("x", "10.0.0.9"), **parts}
+
+
+MALFORMED = [
+    {},
+    {"metadata": None},
+    malformed(addressType="FQDN"),
+    malformed(addressType=["IPv4"]),
+    malformed(ports=None, endpoints=None),
+    malformed(endpoints=[{}]),
+    malformed(endpoints=[None, "10.0.0.9", 5]),
+    malformed(endpoints={"addresses": ["10.0.0.9"]}),
+    malformed(endpoints=[{"addresses": {"0": "10.0.0.9"}}]),
+    malformed(endpoints=[{"addresses": [None]}]),
+    malformed(endpoints=[{"addresses": [167772169]}]),
+    malformed(endpoints=[{"addresses": ["10.0.0.9\r\nX-Evil: 1"]}]),
+    malformed(endpoints=[{"addresses": ["fd00::1"]}]),
+    malformed(addressType="IPv6"),
+    malformed(ports=[None, "http"]),
+    malformed(ports=5),
+    malformed(ports=[{"name": "http", "port": True}]),
+    malformed(ports=[{"name": "http", "port": 99_999}]),
+    malformed(ports=[{"name": "http", "port": 0}]),
+]
+
+
+@pytest.mark.parametrize("item", MALFORMED, ids=str)
+def test_malformed_slices_are_passed_over(item):
+    assert endpoints(item, slice_of("a", "10.0.0.1")) == ["10.0.0.1:8080"], "and take no other with them"
+
+
+@pytest.mark.parametrize(
+    "part", [{"targetRef": []}, {"targetRef": {"uid": ["u"]}}, {"conditions": "no"}, {"conditions": [True]}], ids=str
+)
+def test_what_is_malformed_beside_an_address_costs_no_endpoint(part):
+    item = malformed(metadata="x", endpoints=[{"addresses": ["10.0.0.9"], **part}])
+    assert endpoints(item) == ["10.0.0.9:8080"]
