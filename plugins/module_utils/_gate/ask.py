@@ -90,7 +90,6 @@ class Asker:
         limits: Limits,
         send: Send,
         lag: LagMeter | None = None,
-        on_ejected: Callable[[Endpoint, Fault], None] | None = None,
     ) -> None:
         self.pool = pool
         self.limits = limits
@@ -99,7 +98,6 @@ class Asker:
         self._bucket = HedgeBucket(limits.hedge_share, limits.hedge_burst)
         self._send = send
         self._lag = lag or LagMeter()
-        self._on_ejected = on_ejected
         self._running: set[asyncio.Task[Verdict | Fault]] = set()
         self._trials: dict[str, tuple[asyncio.Task[Verdict | Fault], float]] = {}
         self._wake = asyncio.Event()
@@ -274,8 +272,7 @@ class Asker:
         late = isinstance(result, Fault) and result.cause is Cause.TIMEOUT and self._excused(ticket, limit_s, now_s)
         if isinstance(result, Verdict):
             self.last_question, self._last_got_verdict = question, True
-        if self.pool.end(ticket, result, now_s, excused=late) and self._on_ejected and isinstance(result, Fault):
-            self._on_ejected(ticket.endpoint, result)
+        self.pool.end(ticket, result, now_s, excused=late)
         if self.pool.next_probe_s() is not None:
             self._wake.set()
         return result

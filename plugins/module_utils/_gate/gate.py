@@ -59,7 +59,8 @@ class Gate:
         self.pool = Pool(config.ejection, config.limits.hedge_after_s, random.Random())
         self.channels = Channels(config.request, config.limits.connect_s)
         self._lag = LagMeter()
-        self.asker = Asker(self.pool, config.limits, self.channels.send, self._lag, self._on_ejected)
+        self.asker = Asker(self.pool, config.limits, self.channels.send, self._lag)
+        self.pool.on_ejected = self._on_ejected
         self._cache = LastVerdicts(config.verdict_cache) if use_cache else None
         self._metrics = metrics
         self._source = source or make_source(config)

@@ -37,6 +37,8 @@ TICK_S = 2.0
 ROUTING_S = 2.0
 #: Seconds a client is told to wait when the gate itself is the reason.
 CLOSED_RETRY_S = 5
+#: What refuses one report for what it says. Everything else, a redirect to a login for one, is about all of them: they wait.
+REFUSED_FOR_GOOD = frozenset({400, 409, 413, 422})
 #: Seconds for telling the API of one unchecked request.
 REPORT_S = 2.0
 #: Seconds a denied client waits where the API named no reset.
@@ -375,6 +377,7 @@ class HookCore:
             return
         with journal.taken() as entries:
             if not entries:
+                metrics.journal(journal.pending())  # it is one file for all workers: what another one told is told
                 return
             done = reported = 0
             for entry in entries:
@@ -396,7 +399,7 @@ class HookCore:
                 status = await gate.channels.post(endpoint, path, entry.body(), REPORT_S, {"Idempotency-Key": entry.id})
         except TimeoutError:
             status = Fault(Cause.TIMEOUT, Blame.CONNECTION, "did not answer in time")
-        if isinstance(status, Fault) or status >= 500 or status in (401, 403, 404, 408, 429):
+        if isinstance(status, Fault) or not (200 <= status < 300 or status in REFUSED_FOR_GOOD):
             why = status.detail if isinstance(status, Fault) else f"answered {status}"
             sentence = f"cannot report unchecked requests to {path}: {why}; they stay in {self._folder}"
             if sentence not in self._said:

@@ -7,6 +7,8 @@ misses that event, and the first fail-open is the one that matters."""
 
 from __future__ import annotations
 
+import os
+
 from .outcome import FAILED, Checked, Outcome
 from .pool import Pool, State
 from .verdict import Cause
@@ -18,6 +20,12 @@ except ImportError:  # LiteLLM's environment has it; the module and the command 
 
 #: Seconds. Fine where a check normally ends (some ms), then at the hedge (50 ms), the attempt (0.5 s), the budget (1 s).
 BUCKETS_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.0)
+
+
+#: Endpoints that left the list and are still shown with their ejections. Pods come back under new addresses for years.
+MAX_GONE = 500
+#: With several workers the series lie in files, from which the library removes none.
+_SHARED = "PROMETHEUS_MULTIPROC_DIR" in os.environ
 
 
 class Bypass:
@@ -68,7 +76,7 @@ class GateMetrics:
         self._config_ok = gauge("config_ok", "0 while the file is broken and the last good one is used", mode="livemin")
         self._bypass = counter("bypass_total", "Requests that would have slipped past the gate, by kind", ("kind",))
         self._journal_lost = counter("unchecked_lost_total", "Unchecked requests that the journal could not keep")
-        self._journal_pending = gauge("unchecked_pending", "Unchecked requests not yet reported", mode="livesum")
+        self._journal_pending = gauge("unchecked_pending", "Unchecked requests not yet reported, of all workers")
         self._reported = counter("unchecked_reported_total", "Unchecked requests reported to the API")
         for outcome in Outcome:
             self._checks.labels(outcome.value)
@@ -81,7 +89,7 @@ class GateMetrics:
         for plain in (self._active, self._source_age, self._journal_pending):
             plain.set(0)
         self._config_ok.set(1)
-        self._seen_ejections: dict[str, int] = {}
+        self._shown: dict[str, None] = {}  # endpoints with a series, the longest gone first
 
     def checked(self, checked: Checked) -> None:
         """A check ended."""
@@ -99,7 +107,14 @@ class GateMetrics:
     def pool(self, pool: Pool) -> None:
         """What the pool looks like now."""
         for member in pool.members:
-            self._ejections.labels(member.endpoint.url)
+            url = member.endpoint.url
+            self._shown.pop(url, None)
+            self._shown[url] = None
+            self._ejections.labels(url)
+        if not _SHARED:
+            for url in list(self._shown)[: max(0, len(self._shown) - len(pool.members) - MAX_GONE)]:
+                del self._shown[url]
+                self._ejections.remove(url)
         states = pool.states()
         for state, count in states.items():
             self._endpoints.labels(state.value).set(count)

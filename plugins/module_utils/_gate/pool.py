@@ -16,7 +16,7 @@ at once, so that the failures that are still to be counted are no client's.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -63,7 +63,7 @@ class Member:
     probe_at_s: float = 0.0
     probing: bool = False
     back_at_s: float = float("-inf")
-    epoch: int = 0  # grows at each return; tells attempts of an earlier life
+    epoch: int = 0  # another one at each return; tells attempts of an earlier life
     latency_s: float | None = None
     pending: dict[int, float] = field(default_factory=dict)  # ticket -> start, oldest first
 
@@ -91,10 +91,12 @@ class Pool:
         self.slow_after_s = slow_after_s
         self.ejections: dict[str, int] = {}  # url -> times ejected
         self.last_fault: Fault | None = None
+        self.on_ejected: Callable[[Endpoint, Fault], None] | None = None
         self._rng = rng
         self._members: dict[str, Member] = {}
         self._order: list[Member] = []
         self._tickets = 0
+        self._epochs = 0
         self._verdicts = 0
 
     # -- the list ------------------------------------------------------------------------------------------------
@@ -106,7 +108,8 @@ class Pool:
             raise ValueError("an empty list of endpoints is never taken over")
         members = {}
         for url, endpoint in wanted.items():
-            member = self._members.get(url) or Member(endpoint)
+            # One that left the list and is back is another life too.
+            member = self._members.get(url) or Member(endpoint, epoch=self._next_epoch())
             member.endpoint = endpoint
             members[url] = member
         self._members = members
@@ -135,6 +138,10 @@ class Pool:
         for member in self._order:
             counts[self.state(member)] += 1
         return counts
+
+    def _next_epoch(self) -> int:
+        self._epochs += 1
+        return self._epochs
 
     # -- choosing ------------------------------------------------------------------------------------------------
 
@@ -249,7 +256,7 @@ class Pool:
         if not member.out:
             return
         member.ejected = member.failing = False
-        member.epoch += 1
+        member.epoch = self._next_epoch()
         member.back_at_s = now_s
         self._eject_failing()
 
@@ -280,6 +287,8 @@ class Pool:
         member.ejected, member.failing = True, False
         url = member.endpoint.url
         self.ejections[url] = self.ejections.get(url, 0) + 1
+        if self.on_ejected is not None and member.fault is not None:
+            self.on_ejected(member.endpoint, member.fault)
 
     def _eject_failing(self) -> None:
         """Somebody answers: those that were spared only for want of another are left out now."""

@@ -396,3 +396,35 @@ def test_a_failure_of_a_question_from_before_the_return_ejects_nobody_again():
         assert not any(m.out for m in world.pool.members)
 
     run(story())
+
+
+def test_every_ejection_is_told_also_of_one_that_was_spared_until_another_came_back():
+    """Seen: of three dead replicas the last, left out when the first was back, was missing in ejections_total."""
+
+    async def story():
+        world = World(3, Limits(hedge_share=0), seed=1)
+        pool, told = world.pool, []
+        pool.on_ejected = lambda endpoint, fault: told.append((endpoint.url, fault.cause))
+        for endpoint in world.endpoints:
+            pool.end(pool.begin(endpoint, 1000.0), REFUSED.result, 1000.1)
+        assert len(told) == 2 and pool.all_out()
+        back = pool.members[0].endpoint
+        pool.end(pool.begin(back, 1002.0, probe=True), GOOD.result, 1002.1)
+        assert told == [(endpoint.url, Cause.UNREACHABLE) for endpoint in world.endpoints]
+        pool.replace(world.endpoints[1:])  # the one that answers leaves the list
+        pool.replace(world.endpoints)
+        assert sum(pool.ejections.values()) == len(told)
+
+    run(story())
+
+
+def test_a_failure_from_before_an_endpoint_left_the_list_does_not_eject_it_when_it_is_back():
+    async def story():
+        world = World(2, Limits(hedge_share=0), seed=1)
+        early = world.pool.begin(world.endpoints[0], 1000.0)
+        world.pool.replace(world.endpoints[1:])
+        world.pool.replace(world.endpoints)
+        assert not world.pool.end(early, REFUSED.result, 1000.2)
+        assert not any(m.out for m in world.pool.members)
+
+    run(story())
