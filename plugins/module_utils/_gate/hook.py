@@ -27,6 +27,7 @@ from .groups import Capped, Kind, Routing, asked_about, capped_among, find_bypas
 from .journal import Journal, Unchecked
 from .metrics import Bypass, GateMetrics, NoMetrics
 from .outcome import Checked, Outcome
+from .shown import one_line
 from .verdict import Blame, Cause, Fault, Question
 
 LOG = logging.getLogger("gb10.usage_gate")
@@ -295,7 +296,7 @@ class HookCore:
             plan.bypass = Refusal(
                 503,
                 "usage_gate_configuration",
-                f"{requested} is refused: the proxy's configuration lets it fall back to {plan.fallback[0]}, whose spending "
+                f"{one_line(requested)} is refused: the proxy's configuration lets it fall back to {plan.fallback[0]}, whose spending "
                 "cap would go unchecked. The operator must remove that fallback.",
                 CLOSED_RETRY_S,
             )
@@ -323,8 +324,10 @@ class HookCore:
         plan = self._plan(caller, data)
         if plan.bypass is not None:
             metrics.bypass(Bypass.FALLBACK)
-            if plan.bypass.sentence not in self._said:
-                self._said.add(plan.bypass.sentence)
+            # Once for each group that is fallen back to: clients think of any number of names.
+            said = f"a request fell back to {plan.fallback[0]}"
+            if said not in self._said:
+                self._said.add(said)
                 LOG.error("usage gate: %s", plan.bypass.sentence)
             return plan.bypass
         if not plan.direct:
@@ -356,7 +359,7 @@ class HookCore:
         entry = Unchecked.of(question, check.cause or Cause.INTERNAL, call_id if isinstance(call_id, str) else None)
         LOG.warning(
             "usage gate: served unchecked: %s for key %s… (%s: %s), entry %s",
-            question.model,
+            one_line(question.model),
             question.key[:8],
             entry.cause,
             check.detail,
@@ -429,7 +432,7 @@ def _consequence(kind: Kind) -> str:
 
 def _refusal(question: Question, check: Checked) -> Refusal:
     if check.outcome is Outcome.FAILED_CLOSED:
-        sentence = f"Whether this key may spend on {question.model} cannot be checked at the moment."
+        sentence = f"Whether this key may spend on {one_line(question.model)} cannot be checked at the moment."
         return Refusal(503, "usage_gate_unavailable", sentence, CLOSED_RETRY_S)
     verdict = check.verdict
     reason = verdict.reason if verdict is not None and verdict.reason else "its spending cap is reached"
@@ -437,6 +440,6 @@ def _refusal(question: Question, check: Checked) -> Refusal:
     return Refusal(
         429,
         "usage_cap_reached",
-        f"This key may not spend on {question.model}: {reason}",
+        f"This key may not spend on {one_line(question.model)}: {reason}",
         max(1, math.ceil(wait_s)) if wait_s is not None else DEFAULT_RETRY_S,
     )

@@ -19,8 +19,17 @@ _BEFORE_AT = re.compile(r"(?<=://)\S+(?=@)")
 def shown(value: Any) -> str:
     """A value in quotes as a sentence shows it: nothing before its last @, no query, the beginning of a long one."""
     text = without_user(value) if isinstance(value, str) else value
-    told = repr(text) if isinstance(text, str) else without_user(repr(text))
+    try:
+        told = repr(text) if isinstance(text, str) else without_user(repr(text))
+    except ValueError:  # Python refuses to write so many digits
+        told = "a number of thousands of digits"
     return told if len(told) <= MOST else f"{told[:MOST]}…"
+
+
+def one_line(text: str, most: int = MOST) -> str:
+    """A text that somebody else chose, as a log and an answer can hold it: one line, of what can be printed and encoded."""
+    line = " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def without_user(text: str) -> str:

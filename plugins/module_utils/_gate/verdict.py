@@ -12,6 +12,8 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+from .shown import one_line
+
 #: Seconds. Longer than a year is a mistake of the API's; the header would only look silly.
 MAX_RETRY_AFTER_S = 366 * 86_400
 #: Characters of the API's reason that a client gets to see.
@@ -104,6 +106,6 @@ def _read_verdict(body: bytes) -> Verdict | None:
         retry_after_s = float(min(retry_after, MAX_RETRY_AFTER_S))
     return Verdict(
         allowed=answer["allowed"],
-        reason=" ".join(reason.split())[:MAX_REASON] if isinstance(reason, str) and reason.strip() else None,
+        reason=(one_line(reason, MAX_REASON) or None) if isinstance(reason, str) else None,
         retry_after_s=retry_after_s,
     )
