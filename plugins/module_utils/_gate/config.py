@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from .endpoint import Endpoint
 from .errors import ConfigError, GateError
-from .shown import shown
+from .shown import one_line, shown, without_user
 from .token_file import read_token
 from .yaml_file import need_regular, read_yaml
 
@@ -188,7 +188,7 @@ _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")
 _VISIBLE = re.compile(r"[!-~]*\Z")
 #: Headers the gate sets itself; a second value would make the question ambiguous.
 _OWN_HEADERS = frozenset(
-    {"host", "content-length", "content-type", "connection", "transfer-encoding", "accept-encoding"}
+    {"host", "content-length", "content-type", "connection", "transfer-encoding", "accept-encoding", "idempotency-key"}
 )
 
 
@@ -417,7 +417,7 @@ class _Reader:
         return KubernetesEndpoints(
             namespace=names["namespace"],
             service=names["service"],
-            port=str(port),
+            port=_text(port),
             scheme=self.choice(f"{key}.scheme", value.get("scheme", "http"), ("http", "https")),
             api_url=api_url,
             token_file=self.path(f"{key}.token_file", value.get("token_file")),
@@ -431,7 +431,7 @@ class _Reader:
             self.say(key, "a list of at least one model group is needed; without one the gate would check nothing")
             return ()
         for position, item in enumerate(value):
-            if not isinstance(item, str) or not item.strip() or item != item.strip():
+            if not isinstance(item, str) or not item.strip() or item != item.strip() or not item.isprintable():
                 self.say(f"{key}[{position}]", f"the name of a model group is needed, not {shown(item)}")
             elif item in value[:position]:
                 self.say(f"{key}[{position}]", f"{shown(item)} is given twice")
@@ -484,10 +484,10 @@ class _Reader:
                 self.say(key, "is there twice, in other letters; leave one out")
             elif isinstance(content, bool) or not isinstance(content, (str, int, float)):
                 self.say(key, f"a text is needed, not {_kind(content)}")  # the value may be a secret: never shown
-            elif not str(content).isascii() or not str(content).isprintable():
+            elif not (text := _text(content)).isascii() or not text.isprintable():
                 self.say(key, "the value has characters a header cannot carry")
             else:
-                headers.append((name, str(content)))
+                headers.append((name, text))
         return tuple(headers)
 
     def limits(self, value: Any) -> Limits:
@@ -566,15 +566,19 @@ class _Reader:
             # It is not repeated: what stands here may be the token itself.
             self.say(key, "an absolute path is needed, one that begins with /")
             return None
+        if not value.isprintable():
+            self.say(key, "the path has a character that cannot be printed; no file here is meant to have one")
+            return None
         return value
 
     def unknown_keys(self, section: str, value: dict[Any, Any], known: tuple[str, ...]) -> None:
         for key in value:
             if key in known:
                 continue
-            close = difflib.get_close_matches(str(key), known, n=1)
+            name = one_line(without_user(_text(key))) or shown(key)
+            close = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
-            self.say(f"{section}.{key}" if section else str(key), f"unknown key; {hint}")
+            self.say(f"{section}.{name}" if section else name, f"unknown key; {hint}")
 
 
 def _is_port(value: Any) -> bool:
@@ -584,6 +588,11 @@ def _is_port(value: Any) -> bool:
     if isinstance(value, str):
         return bool(_PORT_NAME.match(value))
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 65_535
+
+
+def _text(value: Any) -> str:
+    """A scalar as text; a number too long for Python to write as hexadecimal."""
+    return hex(value) if isinstance(value, int) and abs(value) >= 1 << 10_000 else str(value)
 
 
 def _kind(value: Any) -> str:

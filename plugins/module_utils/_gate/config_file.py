@@ -64,11 +64,11 @@ def without_secrets(document: Any) -> Any:
     that is misplaced: a key nobody knows may be a header with a slip of the pen."""
     if not isinstance(document, dict):
         return HIDDEN
-    shown = {key: _plain(item) if key in KEYS else _hidden(item) for key, item in document.items()}
+    shown = {_key(key): _plain(item) if key in KEYS else _hidden(item) for key, item in document.items()}
     request = document.get("request")
     if isinstance(request, dict):
         shown["request"] = {
-            key: _plain(item) if key in _REQUEST and isinstance(item, (str, int, type(None))) else _hidden(item)
+            _key(key): _plain(item) if key in _REQUEST and isinstance(item, (str, int, type(None))) else _hidden(item)
             for key, item in request.items()
         }
     elif "request" in document:
@@ -83,7 +83,7 @@ _REQUEST = ("path", "unchecked_path", "token_file", "ca_file")
 def _hidden(value: Any) -> Any:
     """What may be a secret, with the names of its parts."""
     if isinstance(value, dict):
-        return {key: _hidden(item) for key, item in value.items()}
+        return {_key(key): _hidden(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_hidden(item) for item in value]
     return value if value is None or value == "" else HIDDEN
@@ -104,7 +104,7 @@ _SHORTEST = 4
 def users_in(value: Any) -> list[str]:
     """What addresses in a document hold before their @, so that whoever prints can take it out."""
     if isinstance(value, dict):
-        value = list(value.values())
+        value = [*value.keys(), *value.values()]
     if isinstance(value, list):
         return [found for item in value for found in users_in(item)]
     return [value.rpartition("@")[0].rpartition("://")[2]] if isinstance(value, str) and "@" in value else []
@@ -112,7 +112,7 @@ def users_in(value: Any) -> list[str]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _hidden(item) if _may_hold(key) else _plain(item) for key, item in value.items()}
+        return {_key(key): _hidden(item) if _may_hold(key) else _plain(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_plain(item) for item in value]
     if isinstance(value, str) and ("@" in value or "://" in value):
@@ -120,6 +120,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str) and (value.startswith("/") or "://" in value):
         value = re.sub(r"([?#]).+", rf"\1{HIDDEN}", value, count=1, flags=re.DOTALL)
     return value
+
+
+def _key(key: Any) -> Any:
+    """An address with a colon behind it is one of a mapping's keys."""
+    return without_user(key) if isinstance(key, str) and "@" in key else key
 
 
 def _may_hold(key: Any) -> bool:

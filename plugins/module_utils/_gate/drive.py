@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,12 @@ class Until:
 
     file: Path
     settle_s: float = 0.0
+
+    def has_come(self) -> bool:
+        """Whether the file is there. One that cannot be looked for is not: an error would end the watch, never the drive."""
+        with contextlib.suppress(OSError):
+            return self.file.exists()
+        return False
 
 
 @dataclass(frozen=True)
@@ -150,7 +157,7 @@ async def _watch(gate: Gate, until: Until | None, ended: asyncio.Event, turns: l
             if seen.get(url, False) != member.out:
                 turns.append(Turn(round(loop.time() - began_s, 2), url, "left out" if member.out else "asked again"))
             seen[url] = member.out
-        if until is not None and (told_s is not None or until.file.exists()):
+        if until is not None and (told_s is not None or until.has_come()):
             told_s = loop.time() if told_s is None else told_s
             if loop.time() - told_s >= until.settle_s or not any(member.out for member in gate.pool.members):
                 ended.set()

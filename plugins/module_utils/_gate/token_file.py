@@ -11,10 +11,14 @@ from pathlib import Path
 from .errors import GateError
 from .yaml_file import need_regular
 
+#: Bytes. Servers refuse headers far shorter than that; a wrong path (a log) is told without being read.
+MAX_BYTES = 65_536
+
 
 def read_token(path: str) -> str:
     """The token; GateError, which never shows it, when the file holds none that can be sent, OSError when unreadable."""
-    need_regular(path)
+    if need_regular(path) > MAX_BYTES:
+        raise GateError(f"{path} is larger than any token")
     try:
         token = Path(path).read_text(encoding="utf-8").strip()
     except UnicodeDecodeError:

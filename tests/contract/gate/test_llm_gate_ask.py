@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from ansible_collections.gb10.serving.plugins.module_utils._gate.channel import Channels
@@ -376,3 +377,42 @@ def test_what_does_not_go_together_is_refused(api, write_config, llm_gate, more)
     done = llm_gate("ask", "--config", write_config(api.urls), "--model", "glm5.2", "--key", "sk-1", *more)
     assert done.returncode == 3 and "--until goes with --rate" in done.stderr
     assert api.questions == 0
+
+
+@pytest.mark.parametrize("to", [">/dev/full", ">&-"])
+@pytest.mark.parametrize("command", ["endpoints --config", "ask --model glm5.2 --key k --config", "check-config"])
+def test_a_result_that_cannot_be_written_is_an_error(write_config, command, to):
+    line = f"{sys.executable} {LLM_GATE} {command} {write_config(['http://127.0.0.1:9'])} {to}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True)
+    assert done.returncode == 3
+    (sentence,) = done.stderr.splitlines()
+    assert sentence.startswith("llm-gate: standard output cannot be written")
+
+
+@pytest.mark.parametrize(
+    ("source", "part"),
+    [("<&-", "the key is empty"), ("</dev/null", "the key is empty"), ("</dev/zero", "longer than any")],
+)
+def test_a_standard_input_that_holds_no_key(write_config, source, part):
+    config = write_config(["http://127.0.0.1:9"])
+    line = f"{sys.executable} {LLM_GATE} ask --model glm5.2 --key - --config {config} {source}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60)
+    (sentence,) = done.stderr.splitlines()
+    assert done.returncode == 3 and part in sentence
+
+
+def test_a_file_to_end_at_that_cannot_be_looked_for_is_told_before_anything_is_asked(llm_gate, write_config):
+    """Seen: it asked for ever, since the watch for that file had ended without a word."""
+    config = write_config(["http://127.0.0.1:9"])
+    done = llm_gate("ask", "--config", config, "--model", "m", "--key", "k", "--rate", 5, "--until", "a" * 300)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == "llm-gate: --until: cannot look for this file: File name too long\n"
+
+
+def test_a_file_whose_name_is_no_text_is_checked(write_config, tmp_path):
+    name = tmp_path / os.fsdecode(b"g\xff.yml")
+    Path(write_config(["http://127.0.0.1:9"])).rename(name)
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, LLM_GATE, "check-config", name], capture_output=True, env=env)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"g\\udcff.yml: sound" in done.stdout

@@ -29,6 +29,10 @@ GOOD = {
 }
 
 
+#: YAML takes it in hexadecimal, and Python writes no number so long in decimal.
+HUGE = (1 << 20_000) - 1
+
+
 def with_(path: str, value: object) -> dict:
     document: dict = copy.deepcopy(GOOD)
     *parents, last = path.split(".")
@@ -157,6 +161,29 @@ BAD = [
     (with_("request.path", "/a b"), ["request.path: a path that begins with /"]),
     (with_("request.path", "/\u00e9"), ["request.path: a path", "visible ASCII"]),
     (with_("request.unchecked_path", "/a\x00"), ["request.unchecked_path: a path"]),
+    (with_("request.headers", {"Idempotency-Key": "1"}), ["Idempotency-Key: the gate sets this header itself"]),
+    (with_("request.token_file", "/x\0y"), ["request.token_file: the path has a character"]),
+    (with_("request.ca_file", "/x\ud800"), ["request.ca_file: the path has a character"]),
+    (with_("capped_models", ["a\nb"]), ["capped_models[0]: the name of a model group"]),
+    (with_("a\nb", 1), ["gate.yml: a b: unknown key"]),
+    (with_("\ud800", 1), ["gate.yml: '\\ud800': unknown key"]),
+    *(
+        (with_(key, HUGE), [key, "thousands of digits"])
+        for key in (
+            "limits",
+            "limits.retries",
+            "on_failure",
+            "metrics_prefix",
+            "request.path",
+            "verdict_cache.denied_s",
+        )
+    ),
+    (with_("capped_models", [HUGE]), ["capped_models[0]", "thousands of digits"]),
+    (
+        with_("endpoints", {"kubernetes": {"namespace": "n", "service": "a", "port": HUGE}}),
+        ["kubernetes.port", "thousands of digits"],
+    ),
+    ({**GOOD, HUGE: 1}, ["0xffff", "unknown key"]),
     (with_("metrics_prefix", "x\n"), ["metrics_prefix: 'x\\n' is not a Prometheus name"]),
     (with_("limits.budget_s", 0.9), ["limits.budget_s", "0.5 × 2 = 1 s does not fit into budget_s 0.9 s"]),
     (with_("limits.retries", 2), ["limits.budget_s", "0.5 × 3 = 1.5 s does not fit"]),
@@ -243,6 +270,8 @@ WITH_PASSWORD = [
         )
     ),
     with_("endpoints.static", "http://u:s3cret@x"),
+    {**GOOD, "endpoints": {"http://u:s3cret@x": None}},
+    {**GOOD, "http://u:s3cret@x": None},
     with_("endpoints.static", [["http://u:s3cret@x"]]),
     with_("endpoints", {"dns": {"name": "http://u:s3cret@x", "port": 1}}),
     with_("endpoints", {"dns": {"name": "x", "port": "u:s3cret@x"}}),
