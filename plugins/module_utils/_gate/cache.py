@@ -44,6 +44,10 @@ class LastVerdicts:
         if len(self._entries) > MAX_ENTRIES:
             self._entries.popitem(last=False)
 
+    def inherit(self, other: LastVerdicts) -> None:
+        """Takes over what another one knows, its uses included; for how long is judged by our own limits."""
+        self._entries.update(other._entries)
+
     def recall(self, question: Question, now_s: float) -> Verdict | None:
         """The verdict that may still stand in, its retry_after_s shortened by its age; each recall is a use."""
         entry = self._entries.get(question)

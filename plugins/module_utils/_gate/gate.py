@@ -11,6 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 from .ask import Asked, Asker
@@ -76,9 +77,21 @@ class Gate:
 
     def start(self) -> None:
         """Begin to follow the source, to probe and to watch the loop."""
-        self._heard_at_s = asyncio.get_running_loop().time()
+        if self._heard_at_s is None:
+            self._heard_at_s = asyncio.get_running_loop().time()
         for work in (lambda: self._source.run(self), self.asker.run_probes, self._lag.run, self._keep_house):
             self._tasks.append(asyncio.get_running_loop().create_task(self._forever(work)))
+
+    def inherit(self, other: Gate) -> None:
+        """Take over what the gate before this one knows, so that a configuration changed in an outage, of the API or of the
+        source, opens nothing: the last verdicts and, where the source is the same, its last list."""
+        if self._cache is not None and other._cache is not None:
+            self._cache.inherit(other._cache)
+        if other.config.source == self.config.source and other.pool.members:
+            self.pool.replace([member.endpoint for member in other.pool.members])
+            self._heard_at_s, self.complaint = other._heard_at_s, other.complaint
+            self._first_list.set()
+            self._first_answer.set()
 
     async def stop(self) -> None:
         """End the background work and close the connections, once what is under way has ended."""
@@ -134,7 +147,10 @@ class Gate:
             self.failed("the source of endpoints has none")
             return
         self.heard()
-        before = {member.endpoint.url for member in self.pool.members}
+        known = {member.endpoint.url: member.endpoint.address for member in self.pool.members}
+        # A name that cannot be resolved now is where it was, as far as anybody knows.
+        endpoints = [replace(one, address=known.get(one.url, "")) if one.address == "" else one for one in endpoints]
+        before = set(known)
         self.pool.replace(endpoints)
         after = {endpoint.url for endpoint in endpoints}
         if before != after:

@@ -192,6 +192,8 @@ class HookCore:
             metrics = self._metrics if config == self._config else _counters(config.metrics_prefix)
             # Made here: it reads the token and the authorities once more, and those may have gone meanwhile.
             gate = None if config == self._config else Gate(config, metrics)
+            if gate is not None and self._gate is not None:
+                gate.inherit(self._gate)
         except ConfigError as error:
             self._complain("; ".join(error.problems))
             return None

@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("prometheus_client")
 from ansible_collections.gb10.serving.plugins.module_utils._gate import hook
+from ansible_collections.gb10.serving.plugins.module_utils._gate.endpoint import Endpoint
 from ansible_collections.gb10.serving.plugins.module_utils._gate.errors import ConfigError
 from ansible_collections.gb10.serving.plugins.module_utils._gate.metrics import NoMetrics
+from ansible_collections.gb10.serving.plugins.module_utils._gate.outcome import Outcome
+from ansible_collections.gb10.serving.plugins.module_utils._gate.verdict import Cause, Question, Verdict
 
 
 @pytest.fixture
@@ -93,6 +97,42 @@ def test_a_router_is_looked_at_again_only_when_it_has_changed(gate_file, token, 
     gate_file.write_text(gate_file.read_text().replace("[glm]", "[glm, qwen]"))
     reloaded(core)
     assert asyncio.run(look()) == 3 and looks[-1] == ("glm", "qwen")
+
+
+def test_a_changed_configuration_keeps_the_list_and_the_verdicts_of_the_one_before(gate_file, tmp_path, monkeypatch):
+    """Seen: one more capped model, written while DNS was gone, and nothing was checked until DNS was back."""
+    text = "endpoints: {dns: {name: api.invalid, port: 9}}\ncapped_models: [glm]\n"
+    gate_file.write_text(text)
+    core = core_of(gate_file, tmp_path)
+
+    async def gone(*dummy):
+        raise OSError(-3, "try again")
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", gone)
+
+    async def story():
+        before = core._gate
+        before.publish([Endpoint("http://127.0.0.1:9")])
+        before._cache.learn(Question("k", "glm"), Verdict(False, "cap", 3600.0), time.monotonic())
+        gate_file.write_text(text.replace("[glm]", "[glm, qwen]"))
+        await core._reload()
+        after = core._gate
+        assert after is not before
+        after.publish([Endpoint("http://api.invalid:9", address="127.0.0.1"), Endpoint("http://127.0.0.1:9")])
+        after.publish([Endpoint("http://api.invalid:9", address=""), Endpoint("http://127.0.0.1:9")])
+        assert after.pool.members[0].endpoint.address == "127.0.0.1", (
+            "a name that is not found any more is where it was"
+        )
+        checked = [await after.check(Question("k", name)) for name in ("glm", "qwen")]
+        gate_file.write_text(text.replace("api.invalid", "other.invalid"))
+        await core._reload()
+        await after.stop()
+        await core._gate.stop()
+        return [(check.outcome, check.cause) for check in checked], core._gate.pool.members
+
+    known, elsewhere = asyncio.run(story())
+    assert known == [(Outcome.CACHED_DENIED, Cause.UNREACHABLE), (Outcome.FAILED_OPEN, Cause.UNREACHABLE)]
+    assert elsewhere == (), "another source's list is not this one's"
 
 
 def test_what_is_wrong_is_said_once_however_often_it_is_tried(gate_file, tmp_path, caplog):
