@@ -113,7 +113,7 @@ class HookCore:
         self._config: GateConfig | None = None
         self._capped = Capped(())
         self._journal: Journal | None = None
-        self._stamp: tuple[int, ...] | None = None
+        self._stamp: tuple[tuple[int, ...] | None, ...] = (None, None)
         self._complaint: str | None = None
         self._routing = Routing()
         self._routing_key: tuple[Any, ...] = ()
@@ -177,21 +177,20 @@ class HookCore:
 
     # -- configuration -------------------------------------------------------------------------------------------
 
-    def _stat(self) -> tuple[int, ...] | None:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return (found.st_mtime_ns, found.st_size, found.st_ino)
+    def _stat(self, config: GateConfig | None) -> tuple[tuple[int, ...] | None, ...]:
+        """What tells another file from this one, and another certificate authority: that is read once, and rotated too."""
+        return tuple(map(_stamp, (self._path, config.request.ca_file if config is not None else None)))
 
     def _load(self) -> Gate | None:
         """Takes over the file if it is good; the gate it replaces."""
-        stamp = self._stat()
+        read = _stamp(self._path)
         try:
             config = load_config(self._path)
+            stamp = (read, self._stat(config)[1])
             metrics = self._metrics if config == self._config else _counters(config.metrics_prefix)
             # Made here: it reads the token and the authorities once more, and those may have gone meanwhile.
-            gate = None if config == self._config else Gate(config, metrics)
+            same = config == self._config and stamp[1] == self._stamp[1]
+            gate = None if same else Gate(config, metrics)
             if gate is not None and self._gate is not None:
                 gate.inherit(self._gate)
         except ConfigError as error:
@@ -226,7 +225,7 @@ class HookCore:
 
     async def _reload(self) -> None:
         # What is wrong may lie beside the file, such as a token that is not there yet: then the file itself never changes.
-        if self._stat() == self._stamp and self._complaint is None:
+        if self._stat(self._config) == self._stamp and self._complaint is None:
             return
         before = self._gate
         replaced = self._load()
@@ -421,6 +420,14 @@ class HookCore:
             LOG.error("usage gate: the API refused (%d) to take unchecked request %s; it is dropped", status, entry.id)
             return False
         return True
+
+
+def _stamp(path: Path | str | None) -> tuple[int, ...] | None:
+    try:
+        found = Path(path).stat() if path is not None else None
+    except OSError:
+        return None
+    return None if found is None else (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
 def _counters(prefix: str) -> GateMetrics:

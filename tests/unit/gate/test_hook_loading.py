@@ -135,6 +135,41 @@ def test_a_changed_configuration_keeps_the_list_and_the_verdicts_of_the_one_befo
     assert elsewhere == (), "another source's list is not this one's"
 
 
+def test_a_rotated_authority_is_taken_up_and_a_broken_one_is_not(gate_file, tmp_path, caplog):
+    """Seen: after the authority's rotation no replica could be spoken to until the proxy was restarted."""
+    trustme = pytest.importorskip("trustme")
+    bundle = tmp_path / "ca.pem"
+    gate_file.write_text(
+        f"endpoints: {{static: ['https://127.0.0.1:9']}}\ncapped_models: [glm]\nrequest: {{ca_file: {bundle}}}\n"
+    )
+
+    def rotate():
+        trustme.CA().cert_pem.write_to_path(str(bundle))
+
+    def serials(gate):
+        return [one["serialNumber"] for one in gate.channels._tls.get_ca_certs()]
+
+    async def story():
+        rotate()
+        core = core_of(gate_file, tmp_path)
+        first = core._gate
+        await core._reload()
+        assert core._gate is first
+        rotate()
+        await core._reload()
+        second = core._gate
+        assert second is not first and serials(second) != serials(first)
+        bundle.write_text("no certificate\n")
+        await core._reload()
+        assert core._gate is second and "holds no PEM certificate" in caplog.text
+        rotate()
+        await core._reload()
+        assert serials(core._gate) != serials(second)
+        await core._gate.stop()
+
+    asyncio.run(story())
+
+
 def test_what_is_wrong_is_said_once_however_often_it_is_tried(gate_file, tmp_path, caplog):
     core = core_of(gate_file, tmp_path)
     for dummy in range(3):
