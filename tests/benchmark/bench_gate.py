@@ -49,8 +49,6 @@ ABOUT = """\
 - `blind` is a retry through httpx that may draw the failed replica again; `haproxy` redispatches, and `haproxy+checks` also
   checks its servers; nginx has `proxy_next_upstream`; Envoy has `previous_hosts`, outlier detection and a raised breaker.
 - `garbage` is a 200 that is no verdict. A proxy takes it for an answer.
-- Where another is ahead: in `reset` HAProxy's and nginx's slowest check is some ms faster, since a refused connection costs nobody
-  anything; in `500` nginx leaves a replica at its first error, where the gate waits for the third.
 """
 QUIET_S = 2.0
 FIRST_S = 2.0

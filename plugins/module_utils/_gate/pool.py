@@ -28,7 +28,7 @@ from .verdict import Blame, Fault, Verdict
 #: once; one of 100 ms makes 44 ms: not yet.
 LATENCY_WEIGHT = 0.3
 #: Random draws before every endpoint is looked at: with most of 300 healthy, choosing costs the same as with 3.
-QUICK_DRAWS = 4
+QUICK_DRAWS = 6
 #: Excused time-outs in a row, beside as many verdicts of others, after which lateness is no excuse any more.
 MAX_EXCUSED = 3
 #: Cool-downs are spread by this share both ways, so that the workers of a proxy do not probe in step.
@@ -70,6 +70,11 @@ class Member:
     @property
     def out(self) -> bool:
         return self.ejected or self.failing
+
+    @property
+    def busy(self) -> tuple[int, float]:
+        """Compares less where fewer attempts are under way, and of as many, where the oldest waits less long."""
+        return len(self.pending), -next(iter(self.pending.values()), 0.0)
 
 
 @dataclass(frozen=True)
@@ -146,14 +151,23 @@ class Pool:
     # -- choosing ------------------------------------------------------------------------------------------------
 
     def choose(self, tried: Collection[str], now_s: float) -> Endpoint | None:
-        """An endpoint this request has not tried: quick ones first, then any that is not out; None when none is left."""
+        """An endpoint this request has not tried: idle ones first, then quick ones, then any that is not out; None when
+        none is left."""
         order = self._order
         if not order:
             return None
+        busy: Member | None = None
         for dummy in range(QUICK_DRAWS):
             member = order[int(self._rng.random() * len(order))]
-            if member.endpoint.url not in tried and not member.out and not self._avoided(member, now_s):
+            if member.endpoint.url in tried or member.out or self._avoided(member, now_s):
+                continue
+            # One that has not answered yet may have just died: the next question goes elsewhere before anybody can know.
+            if not member.pending:
                 return member.endpoint
+            if busy is None or member.busy < busy.busy:
+                busy = member
+        if busy is not None:
+            return busy.endpoint
         usable = [member for member in order if not member.out and member.endpoint.url not in tried]
         if not usable:
             return None

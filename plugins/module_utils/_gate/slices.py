@@ -89,7 +89,9 @@ class Slices:
     def _port_of(self, item: dict[str, Any]) -> int | None:
         for port in mappings(item.get("ports")):
             number = port.get("port")
-            if type(number) is not int or not 1 <= number <= 65_535 or port.get("protocol") not in (None, "TCP"):
+            if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= 65_535:
+                continue
+            if port.get("protocol") not in (None, "TCP"):
                 continue
             if self._port in (port.get("name") or "", str(number)):
                 return number

@@ -13,6 +13,7 @@ from tests.unit.gate.simulation import (
     FORBIDS,
     GARBAGE,
     GOOD,
+    LATE_ERROR,
     NO_ROUTE,
     REFUSED,
     RESET_LATE,
@@ -163,6 +164,29 @@ def test_only_one_client_meets_a_replica_whose_answers_are_useless(fault):
     assert sum(asked.retries for asked, _ in results) == 1
     assert world.pool.ejections == {world.endpoints[0].url: 1}
     assert world.hits()[world.endpoints[0].url] == 3
+
+
+@pytest.mark.parametrize("fault", [SILENT, SLOW, LATE_ERROR], ids=lambda fault: fault.name)
+def test_what_has_not_answered_yet_gets_no_second_question_before_anybody_can_know(fault):
+    """Checks overlap, answers taking longer than the time between two. By chance alone a third of those that follow
+    would meet the replica that just died too."""
+    met = []
+
+    async def story(seed):
+        world = World(3, seed=seed)
+        probes = asyncio.ensure_future(world.asker.run_probes())
+        await world.stream(100, 1)
+        world.set(fault, GOOD, GOOD)
+        world.sent.clear()
+        results = await world.stream(100, 0.5)
+        probes.cancel()
+        met.append(sum(took > 0.021 for _, took in results))
+        return results
+
+    for seed in range(40):
+        results = run(story(seed))
+        assert verdicts(results) == len(results)
+    assert sum(met) <= 1.1 * len(met), "one client each, but where chance drew nothing else"
 
 
 def test_a_single_5xx_ejects_nobody_and_is_soon_forgotten():
