@@ -48,7 +48,8 @@ ABOUT = """\
 
 - `blind` is a retry through httpx that may draw the failed replica again; `haproxy` redispatches, and `haproxy+checks` also
   checks its servers; nginx has `proxy_next_upstream`; Envoy has `previous_hosts`, outlier detection and a raised breaker.
-- `garbage` is a 200 that is no verdict. A proxy takes it for an answer.
+- `garbage` is a 200 that is no verdict. A proxy takes it for an answer, which is why its slowest check is faster there.
+- The gate's slowest check is the one that met the failed replica first: it waits for a hedge (50 ms) or asks again (20 ms).
 """
 QUIET_S = 2.0
 FIRST_S = 2.0
