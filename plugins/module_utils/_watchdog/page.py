@@ -15,7 +15,7 @@ from typing import Any
 
 from .._health.verdict import State
 from .scrub import without_secrets
-from .timeline import GAP_S, Event, Restart, Sample, Span, Timeline, shares
+from .timeline import GAP_S, Event, Restart, Sample, Span, Timeline, held, shares
 
 COLUMNS = 720  # of a plot; a window of any length makes a page of the same size
 MOST_EVENTS = 100
@@ -279,12 +279,14 @@ def _lanes(found: Timeline) -> tuple[list[str], list[str]]:
 
 
 def _lease_lane(found: Timeline) -> list[str]:
-    held = _buckets(found.samples, lambda s: float(len(s.leases)) or None, found.since, found.until)
     owners = sorted({owner for one in found.samples for owner in one.leases})
-    if not held:
+    if not owners:
         return []
-    wide = max(60.0 / (found.until - found.since) * COLUMNS, 1.0)
-    rects = "".join(f'<rect x="{n}" y="0" width="{wide:.2f}" height="10" fill="#1565c0"/>' for n, dummy in held)
+    rects = "".join(
+        f'<rect x="{first}" y="0" width="{last - first}" height="10" fill="#1565c0"/>'
+        for first, last, state in columns(held(found.samples, found.until), found.since, found.until)
+        if state is not None
+    )
     return [
         f'<div class="lane"><span>busy leases</span><span>{_t(", ".join(owners))}</span></div>',
         _svg(10, rects, f"busy leases: {', '.join(owners)}"),

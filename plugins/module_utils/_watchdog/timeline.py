@@ -211,6 +211,14 @@ def samples(looks: Sequence[tuple[float, Observation]]) -> tuple[Sample, ...]:
     return tuple(made)
 
 
+def held(found: Sequence[Sample], until: float) -> tuple[Span, ...]:
+    """When a lease was held: from each look that saw one to the next look, or for a gap's length where there is none."""
+    ends = [*(one.at for one in found[1:]), until]
+    return tuple(
+        Span(one.at, min(end, one.at + GAP_S), "held") for one, end in zip(found, ends, strict=False) if one.leases
+    )
+
+
 def restarts(records: Iterable[Mapping[str, Any]], since: float, until: float) -> tuple[Restart, ...]:
     """Restarts and starts that were under way at some time of the window, in order."""
     found: dict[str, dict[str, Any]] = {}

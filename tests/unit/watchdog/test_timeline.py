@@ -174,3 +174,29 @@ def test_a_minute_of_hung_is_seen_in_a_week():
 )
 def test_durations(seconds, said):
     assert page.lasted(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("looks", "right"),
+    [
+        ([(0, True), (67, True), (134, True), (201, False), (268, False)], [(0, 201)]),
+        ([(0, False), (60, True), (120, False), (180, True), (240, False)], [(60, 120), (180, 240)]),
+        ([(0, True), (60, True)], [(0, 360)]),  # the last look: as long as a look may be missing, and no longer
+        ([(0, True), (1200, True)], [(0, 300), (1200, 1500)]),  # nobody knows what was between
+        ([(3540, True)], [(3540, 3600)]),
+        ([(0, False), (60, False)], []),
+    ],
+)
+def test_a_lease_that_every_look_saw_is_one_stretch(looks, right):
+    samples = [timeline.Sample(BEGUN + at, leases=("nightly (root)",) if held else ()) for at, held in looks]
+    spans = timeline.held(samples, BEGUN + 3600)
+    runs = []
+    for one in spans:
+        if runs and runs[-1][1] == one.begin - BEGUN:
+            runs[-1] = (runs[-1][0], one.end - BEGUN)
+        else:
+            runs.append((one.begin - BEGUN, one.end - BEGUN))
+    assert runs == right
+    found = timeline.Timeline(BEGUN, BEGUN + 3600, samples=tuple(samples))
+    drawn = page._lease_lane(found)
+    assert "".join(drawn).count("<rect") == len(right)
