@@ -44,6 +44,8 @@ FOLDER = ROOT / "roles/monitoring/files/dashboards"
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 ALL = 'server=~"$server"'
 ONE = 'instance="$instance", server="$server"'
+# without the hook there is no series of it: what a proxy that is up had within a day counts as 0
+ACTIVE = "min(usage_gate_active or 0 * (max_over_time(usage_gate_active[1d]) and on (job, instance) up == 1))"
 Queries = dict[str, str]  # expression by the words of its legend
 
 
@@ -101,8 +103,18 @@ def numbers(
     return panel
 
 
-def figure(title: str, says: str, expression: str, *, red_from: float | None = None, unit: str = "none") -> Any:
-    steps = [Threshold(value=None, color="green")]
+def figure(
+    title: str,
+    says: str,
+    expression: str,
+    *,
+    red_from: float | None = None,
+    green_from: float | None = None,
+    unit: str = "none",
+) -> Any:
+    steps = [Threshold(value=None, color="green" if green_from is None else "red")]
+    if green_from is not None:
+        steps.append(Threshold(value=green_from, color="green"))
     if red_from is not None:
         steps.append(Threshold(value=red_from, color="red"))
     return (
@@ -223,7 +235,7 @@ def fleet() -> dict[str, Any]:
             figure(
                 "longest since a run",
                 "The watchdog that has been silent for longest.",
-                "max(time() - llm_watchdog_last_run_timestamp_seconds)",
+                "max(time() - last_over_time(llm_watchdog_last_run_timestamp_seconds[1d]))",
                 red_from=600,
                 unit="s",
             ),
@@ -359,7 +371,12 @@ def gate() -> dict[str, Any]:
         [],
         [mark("Served unchecked", "sum by (cause) (increase(usage_gate_fail_open_total[2m])) > 0", "red")],
         [
-            figure("active", "1 while the hook is loaded and has endpoints.", "min(usage_gate_active)"),
+            figure(
+                "active",
+                "1 while the hook is loaded and has endpoints; 0 too for a proxy that had one within a day, and has none.",
+                ACTIVE,
+                green_from=1,
+            ),
             figure(
                 "served unchecked in 24 h",
                 "Each is a request nobody asked the API about.",
@@ -373,13 +390,16 @@ def gate() -> dict[str, Any]:
                 red_from=1,
             ),
             figure(
-                "unchecked and lost",
+                "unchecked and lost in 24 h",
                 "The journal could not keep them.",
-                "sum(usage_gate_unchecked_lost_total)",
+                "sum(increase(usage_gate_unchecked_lost_total[24h]))",
                 red_from=1,
             ),
             figure(
-                "configuration in use", "0: the file is broken, the last good one is used.", "min(usage_gate_config_ok)"
+                "configuration in use",
+                "0: the file is broken, the last good one is used.",
+                "min(usage_gate_config_ok)",
+                green_from=1,
             ),
             figure(
                 "source heard of",

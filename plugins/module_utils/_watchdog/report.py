@@ -121,7 +121,10 @@ def _server(
     state = store.load(server.name, mend=False)
     t = clock.advance(state.anchor, clock.read()).t
     mine = [row for row in records if row.get("server") == server.name]
-    found = timeline(mine, _lines(store, server.name), state.anchor, since, wall)
+    kept = (
+        (state.state_since, state.state, state.reason or "") if state.state and state.state_since is not None else None
+    )
+    found = timeline(mine, _lines(store, server.name), state.anchor, since, wall, kept)
     folder = store.folder / "evidence" / server.name
     return ServerPage(
         name=server.name,

@@ -300,7 +300,7 @@ class Store:
             for line in lines:
                 try:
                     row = json.loads(line)
-                except ValueError:
+                except (ValueError, RecursionError):
                     continue
                 if isinstance(row, dict) and (server is None or row.get("server") == server):
                     yield row

@@ -20,6 +20,8 @@ from .clock import Anchor
 
 # The timer looks every minute and a run lasts at most one: nothing seen for this long means that nobody looked.
 GAP_S = 300.0
+# A restart under way may wait for so long and record nothing: the start ceiling of a server over two nodes.
+WAIT_S = 3600.0
 # What the journal holds that a person asks about; readings' own noise (phases, alerts) is told with its restart.
 TOLD = (
     "decided",
@@ -109,31 +111,41 @@ def _when(row: Mapping[str, Any]) -> float | None:
         return None
 
 
+def _number(value: Any) -> float | None:
+    """A finite number, else None."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an integer of hundreds of digits
+        return None
+
+
 def _anchor(value: Any) -> Anchor | None:
     if not isinstance(value, Mapping):
         return None
-    t, wall = value.get("t"), value.get("wall")
-    if isinstance(t, bool) or isinstance(wall, bool):
-        return None
-    if not isinstance(t, (int, float)) or not isinstance(wall, (int, float)):
-        return None
-    return Anchor(float(t), "", 0.0, float(wall))
+    t, wall = _number(value.get("t")), _number(value.get("wall"))
+    return None if t is None or wall is None else Anchor(t, _text(value.get("boot")), 0.0, wall)
 
 
 class Clocks:
-    """From the watchdog's clock to seconds since the epoch, by the anchors that were written down on the way."""
+    """From the watchdog's clock to seconds since the epoch, by the anchors that were written down on the way.
+
+    Within a boot the newest anchor speaks for all: the wall clock may have been set right since its first ones.
+    """
 
     def __init__(self, anchors: Iterable[Anchor]) -> None:
-        by_t = {one.t: one.wall for one in anchors}
+        by_t = {one.t: one for one in anchors}
+        newest = {one.boot: one for dummy, one in sorted(by_t.items()) if one.boot}
         self._t = sorted(by_t)
-        self._wall = [by_t[t] for t in self._t]
+        self._anchors = [newest.get(by_t[t].boot, by_t[t]) for t in self._t]
 
     def wall(self, t: float) -> float:
         """By the last anchor before `t`, else the first there is; without any, `t` itself."""
         if not self._t:
             return t
-        n = max(bisect_right(self._t, t) - 1, 0)
-        return self._wall[n] + (t - self._t[n])
+        anchor = self._anchors[max(bisect_right(self._t, t) - 1, 0)]
+        return anchor.wall + (t - anchor.t)
 
 
 def anchors(records: Iterable[Mapping[str, Any]], now: Anchor | None) -> list[Anchor]:
@@ -161,7 +173,7 @@ def observations(
                 found.append((at, from_json(row)))
             elif not math.isfinite(at):
                 lost += 1
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             lost += 1
     found.sort(key=lambda pair: pair[0])
     return found, lost
@@ -265,18 +277,22 @@ def events(records: Iterable[Mapping[str, Any]], since: float, until: float) -> 
     return tuple(made)
 
 
-def _changes(records: Iterable[Mapping[str, Any]]) -> list[tuple[float, str, str]]:
-    rows = [
-        (at, _text(row.get("state")), _text(row.get("reason")))
-        for row in records
-        if row.get("event") == "state" and (at := _when(row)) is not None
-    ]
+def _changes(records: Iterable[Mapping[str, Any]], clocks: Clocks) -> list[tuple[float, str, str]]:
+    rows = []
+    for row in records:
+        t = _number(row.get("t"))
+        at = clocks.wall(t) if t is not None and "anchor" in row else _when(row)
+        if row.get("event") == "state" and at is not None:
+            rows.append((at, _text(row.get("state")), _text(row.get("reason"))))
     return sorted(rows, key=lambda one: one[0])
 
 
-def _unseen(looks: Sequence[float], acts: Sequence[Restart], since: float, until: float) -> list[tuple[float, float]]:
-    """The stretches of the window in which nobody looked. A restart under way is a look: it is being worked on."""
-    busy = [(one.begun, one.ended if one.ended is not None else until) for one in acts]
+def _unseen(
+    looks: Sequence[float], acts: Sequence[Restart], wrote: float, since: float, until: float
+) -> list[tuple[float, float]]:
+    """The stretches of the window in which nobody looked. A restart under way is a look, as it is being worked on; one
+    that did not end is so for as long as it may wait since `wrote`, when the state was last written."""
+    busy = [(one.begun, one.ended if one.ended is not None else max(wrote, one.begun) + WAIT_S) for one in acts]
     points = sorted(
         [(since, since), (until, until), *((at, at) for at in looks if since <= at <= until)]
         + [(max(begin, since), min(end, until)) for begin, end in busy if end >= since and begin <= until]
@@ -296,9 +312,17 @@ def spans(
     acts: Sequence[Restart],
     since: float,
     until: float,
+    now: Anchor | None = None,
+    kept: tuple[float, str, str] | None = None,
 ) -> tuple[Span, ...]:
-    """The states over the window, without a hole: where nobody looked, that is what is said."""
-    changes = _changes(records)
+    """The states over the window, without a hole: where nobody looked, that is what is said. `kept`: since when (on the
+    watchdog's clock) the state's own file has which state and why, for when the journal has forgotten its beginning."""
+    rows = list(records)
+    clocks = Clocks(anchors(rows, now))
+    changes = _changes(rows, clocks)
+    if not changes and kept is not None:
+        changes = [(clocks.wall(kept[0]), *kept[1:])]
+    wrote = now.wall if now is not None else since
     known: list[Span] = []
     for n, (at, state, reason) in enumerate(changes):
         end = changes[n + 1][0] if n + 1 < len(changes) else until
@@ -307,7 +331,7 @@ def spans(
             known.append(Span(begin, end, state, reason))
     first = known[0].begin if known else until
     # without a trace nothing can be said of gaps: then the journal alone speaks
-    gaps = _unseen(looks, acts, since, until) if looks else []
+    gaps = _unseen(looks, acts, wrote, since, until) if looks else []
     if first > since:
         gaps = [(since, first), *((max(a, first), b) for a, b in gaps if b > first)]
     cut: list[Span] = []
@@ -330,14 +354,15 @@ def timeline(
     now: Anchor | None,
     since: float,
     until: float,
+    kept: tuple[float, str, str] | None = None,
 ) -> Timeline:
-    """One server's window. `records`: its journal; `lines`: its trace; `now`: its state's own anchor."""
+    """One server's window. `records`: its journal; `lines`: its trace; `now`: its state's own anchor; `kept`: see `spans`."""
     looks, lost = observations(lines, Clocks(anchors(records, now)), since, until)
     acts = restarts(records, since, until)
     return Timeline(
         since,
         until,
-        spans(records, [at for at, dummy in looks], acts, since, until),
+        spans(records, [at for at, dummy in looks], acts, since, until, now, kept),
         samples(looks),
         events(records, since, until),
         acts,

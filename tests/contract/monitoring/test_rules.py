@@ -38,7 +38,8 @@ def speeds(tokens, running):
     ]
 
 
-RUNS = ('llm_watchdog_last_run_timestamp_seconds{instance="spark1"}', "0+60x60")
+RUN = 'llm_watchdog_last_run_timestamp_seconds{instance="spark1"}'
+RUNS = (RUN, "0+60x60")
 PRESSURE = 'node_pressure_memory_stalled_seconds_total{instance="spark1"}'
 
 
@@ -103,6 +104,8 @@ CASES = [
     ("LlmServerNeverReady", loading(1800.0, word="loading"), "61m", True),
     ("LlmServerDead", [state("dead", "1x20")], "16m", True),
     ("LlmServerDead", [state("dead", "1x5 0x20")], "16m", False),
+    # it refuses for longer than its start ceiling, and may still be loading
+    ("LlmServerDead", loading(1800.0), "59m", False),
     ("LlmNothingWatched", [('llm_watchdog_servers{instance="spark1"}', "0x20")], "16m", True),
     ("LlmNothingWatched", [('llm_watchdog_servers{instance="spark1"}', "2x20")], "16m", False),
     ("LlmWatchdogSilent", [('llm_watchdog_last_run_timestamp_seconds{instance="spark1"}', "0x20")], "11m", True),
@@ -120,6 +123,9 @@ CASES = [
         "31m",
         False,
     ),
+    # the clock was a day ahead for two minutes; later it died
+    ("LlmWatchdogSilent", [(RUN, "0+60x10 90000 90000 780+60x10 1380x600")], "20m", False),
+    ("LlmWatchdogSilent", [(RUN, "0+60x10 90000 90000 780+60x10 1380x600")], "60m", True),
     # somebody holds the lock of one server; nobody does; the whole watchdog is silent, which is said once
     ("LlmServerNotLookedAt", [(f"llm_watchdog_last_look_timestamp_seconds{{{S}}}", "0x60"), RUNS], "31m", True),
     ("LlmServerNotLookedAt", [(f"llm_watchdog_last_look_timestamp_seconds{{{S}}}", "0+60x60"), RUNS], "31m", False),
@@ -131,6 +137,19 @@ CASES = [
         ],
         "31m",
         False,
+    ),
+    # it was taken out of the description; the clock was a day ahead
+    (
+        "LlmServerNotLookedAt",
+        [(f"llm_watchdog_last_look_timestamp_seconds{{{S}}}", "0+60x60 _x600"), (RUN, "0+60x660")],
+        "100m",
+        False,
+    ),
+    (
+        "LlmServerNotLookedAt",
+        [(f"llm_watchdog_last_look_timestamp_seconds{{{S}}}", "0+60x9 90000 600x60"), (RUN, "0+60x660")],
+        "60m",
+        True,
     ),
     ("LlmCompetingRestarter", [(f"llm_watchdog_competing_restarters{{{S}}}", "4x5")], "2m", True),
     ("LlmCompetingRestarter", [(f"llm_watchdog_competing_restarters{{{S}}}", "0x5")], "2m", False),
@@ -158,6 +177,9 @@ CASES = [
     ("LlmSlowButMoving", speeds("0x600 100x300 25x60", "0x600 4x360"), "950m", True),
     ("LlmSlowButMoving", speeds("20x100 400x600 20x100", "1x100 12x600 1x100"), "790m", False),
     ("LlmSlowButMoving", speeds("20x100 400x600 5x100", "1x100 12x600 1x100"), "790m", True),
+    # it is hung, and only observed
+    ("LlmSlowButMoving", [*speeds("80x300 0x60", "4x360"), state("hung", "0x305 1x60")], "350m", False),
+    ("LlmSlowButMoving", [*speeds("80x300 20x60", "4x360"), state("hung", "0x365")], "350m", True),
     # something leaks, on a host with a server that serves and on one where nobody watches
     ("LlmMemoryRunningOut", [*memory([(100, 0, 20), (30, -0.27, 95)]), state("starting", "0x120")], "115m", True),
     ("LlmMemoryRunningOut", memory([(100, 0, 20), (30, -0.27, 95)]), "115m", True),
@@ -175,6 +197,11 @@ CASES = [
             False,
         )
         for at in range(60, 181, 10)
+    ],
+    # the same on the worker's host of a pair, which watches nothing
+    *[
+        ("LlmMemoryRunningOut", [*memory([(120, 0, 10), (120, -7.6, 15), (6, 0, 60)])], f"{at}m", False)
+        for at in range(20, 60, 2)
     ],
     # a tenth is left and stays left, and half of it that shrinks is not near its end
     ("LlmMemoryRunningOut", memory([(9, 0, 120)]), "115m", False),

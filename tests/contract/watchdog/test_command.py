@@ -122,3 +122,32 @@ def test_a_backtest_reads_what_a_replay_reads(bed):
     assert "mark.jsonl" in done.stdout and "cut.jsonl" in done.stdout
     for name in ("mark", "cut"):
         bed.watchdog("replay", str(bed.folder / f"traces/{name}.jsonl"))
+
+
+def test_the_last_restart_stays_in_sight_however_often_the_state_has_changed(bed):
+    bed.start()
+    bed.watchdog("run")
+    path = bed.folder / "state/journal.jsonl"
+    row = {"time": "2026-11-30T03:12:00+00:00", "server": "qwen", "event": "closed", "outcome": "serving again"}
+    changes = [{**row, "event": "state", "state": ("busy", "idle")[n % 2], "reason": "changed"} for n in range(60)]
+    nested = '{"time": ' + "[" * 100_000
+    path.write_text(nested + "\n" + "".join(json.dumps(one) + "\n" for one in (row, *changes)))
+    lines = bed.watchdog("history", "qwen").stdout.splitlines()
+    assert "closed" in lines[0] and "serving again" in lines[0], lines[0]
+    assert len(lines) == 51
+    assert len(bed.watchdog("history", "qwen", "--last", "3").stdout.splitlines()) == 4
+
+
+@pytest.mark.parametrize("given", [{"mode": "observe"}, {"restart": None}])
+def test_a_server_that_is_only_observed_is_said_to_be(bed, given):
+    bed.start()
+    document = json.loads(bed.config.read_text())
+    one = document["llm_servers"][0]
+    for key, value in given.items():
+        one.pop(key, None)
+        if value is not None:
+            one[key] = value
+    bed.watchdog("run")
+    assert "Mode observe" not in bed.watchdog("explain", "qwen").stdout
+    bed.config.write_text(json.dumps(document))
+    assert "Mode observe" in bed.watchdog("explain", "qwen").stdout

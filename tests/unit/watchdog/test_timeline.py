@@ -200,3 +200,52 @@ def test_a_lease_that_every_look_saw_is_one_stretch(looks, right):
     found = timeline.Timeline(BEGUN, BEGUN + 3600, samples=tuple(samples))
     drawn = page._lease_lane(found)
     assert "".join(drawn).count("<rect") == len(right)
+
+
+HALF_DONE = [Restart("a", "restart", BEGUN + 600, "hung", "watchdog")]
+LOOKED = [BEGUN + at for at in range(0, 601, 60)]
+
+
+@pytest.mark.parametrize(
+    ("wrote", "right"),
+    [
+        # the timer was stopped in the middle of it; it waits for the server, and writes nothing
+        (660, [(0, 4260, "hung"), (4260, 7200, None)]),
+        (3600, [(0, 7200, "hung")]),
+    ],
+)
+def test_a_restart_that_nobody_works_on_any_more_is_no_look(wrote, right):
+    now = Anchor(BEGUN + wrote, "b", 0.0, BEGUN + wrote)
+    found = timeline.spans([row(-1, "state", state="hung")], LOOKED, HALF_DONE, BEGUN, BEGUN + 7200, now)
+    assert states(found) == right
+
+
+def placed(t, wall, state):
+    """A state's row as the watchdog writes it: on its own clock, with an anchor by the wall clock of that moment."""
+    anchor = {"t": BEGUN + t, "boot": "b", "uptime_s": t, "wall": BEGUN + wall}
+    return row(wall, "state", state=state, t=BEGUN + t, anchor=anchor)
+
+
+@pytest.mark.parametrize(
+    ("rows", "right"),
+    [
+        # it booted with the clock two hours behind; one row was written while the clock was two hours ahead
+        ([placed(0, -7200, "hung"), placed(60, 60, "idle")], [(0, 60, "hung"), (60, 3600, "idle")]),
+        (
+            [placed(0, 0, "busy"), placed(60, 7260, "unresponsive"), placed(120, 120, "idle")],
+            [(0, 60, "busy"), (60, 120, "unresponsive"), (120, 3600, "idle")],
+        ),
+    ],
+)
+def test_a_wall_clock_that_was_set_right_moves_no_state(rows, right):
+    now = Anchor(BEGUN + 3600, "b", 3600.0, BEGUN + 3600)
+    assert states(timeline.spans(rows, EVERY_MINUTE, [], BEGUN, BEGUN + 3600, now)) == right
+
+
+def test_a_state_whose_record_the_journal_has_forgotten_is_still_known():
+    now, kept = Anchor(BEGUN + 3600, "b", 0.0, BEGUN + 3600), (BEGUN - 9e5, "busy", "progress was seen")
+    assert states(timeline.spans([], EVERY_MINUTE, [], BEGUN, BEGUN + 3600, now, kept)) == [(0, 3600, "busy")]
+    assert states(timeline.spans([], EVERY_MINUTE, [], BEGUN, BEGUN + 3600, now)) == [(0, 3600, None)]
+    newer = [row(600, "state", state="idle")]
+    found = timeline.spans(newer, EVERY_MINUTE, [], BEGUN, BEGUN + 3600, now, kept)
+    assert states(found) == [(0, 600, None), (600, 3600, "idle")]
