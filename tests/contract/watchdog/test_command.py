@@ -135,7 +135,7 @@ def test_the_last_restart_stays_in_sight_however_often_the_state_has_changed(bed
     lines = bed.watchdog("history", "qwen").stdout.splitlines()
     assert "closed" in lines[0] and "serving again" in lines[0], lines[0]
     assert len(lines) == 51
-    assert len(bed.watchdog("history", "qwen", "--last", "3").stdout.splitlines()) == 4
+    assert len(bed.watchdog("history", "qwen", "--last", "3").stdout.splitlines()) == 3
 
 
 @pytest.mark.parametrize("given", [{"mode": "observe"}, {"restart": None}])
